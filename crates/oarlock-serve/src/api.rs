@@ -19,10 +19,29 @@ use crate::state::State;
 /// The description of this API.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
+/// The script of the page: its files one after the other, with one scope. What runs at once is in the last.
+const SCRIPT: &str = concat!(
+    include_str!("page/dom.js"),
+    include_str!("page/words.js"),
+    include_str!("page/server.js"),
+    include_str!("page/leases.js"),
+    include_str!("page/store.js"),
+    include_str!("page/list.js"),
+    include_str!("page/rows.js"),
+    include_str!("page/table.js"),
+    include_str!("page/timeline.js"),
+    include_str!("page/shell.js"),
+    include_str!("page/break.js"),
+    include_str!("page/lock.js"),
+    include_str!("page/graph-drawing.js"),
+    include_str!("page/graph.js"),
+    include_str!("page/app.js"),
+);
+
 /// What shows nothing of the store.
 pub(crate) fn public(endpoint: Endpoint) -> Answer {
     let (content_type, body) = match endpoint {
-        Endpoint::Script => ("text/javascript; charset=utf-8", include_str!("page/app.js")),
+        Endpoint::Script => ("text/javascript; charset=utf-8", SCRIPT),
         Endpoint::Style => ("text/css; charset=utf-8", include_str!("page/style.css")),
         Endpoint::Icon => ("image/svg+xml", include_str!("page/icon.svg")),
         Endpoint::OpenApi => ("application/json", OPENAPI),

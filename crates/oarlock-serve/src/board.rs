@@ -96,6 +96,8 @@ pub(crate) struct Row {
     pub(crate) lock: Lock,
     /// When it was read: its ages count from then.
     pub(crate) at_ms: i64,
+    /// It may have been read so much earlier: so long the listing took.
+    took_ms: i64,
     /// As it is sent to pages.
     pub(crate) json: String,
 }
@@ -188,14 +190,13 @@ pub(crate) async fn sample(state: Arc<State>) {
 async fn take(state: &State) -> Duration {
     let began = Instant::now();
     let listed = list(state).await;
+    let took = began.elapsed();
     let rest = match listed {
-        Ok((_, Listing::Scan | Listing::Unsupported)) => {
-            REST * u32::try_from(began.elapsed().as_millis()).unwrap_or(u32::MAX)
-        }
+        Ok((_, Listing::Scan | Listing::Unsupported)) => REST * u32::try_from(took.as_millis()).unwrap_or(u32::MAX),
         _ => Duration::ZERO,
     };
     let before = state.board.last();
-    let sample = next(&before, listed, wall_millis());
+    let sample = next(&before, listed, wall_millis(), took);
     if sample.trouble.is_none() {
         state.history.note(&before, &sample);
     }
@@ -203,8 +204,9 @@ async fn take(state: &State) -> Duration {
     rest
 }
 
-/// The sample after `before`.
-fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i64) -> Sample {
+/// The sample after `before`; the listing took so long.
+fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i64, took: Duration) -> Sample {
+    let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX / 2);
     let outdated = |trouble: String, is_up| {
         let (at_ms, rows, listing) = (before.at_ms, before.rows.clone(), before.listing);
         Sample { at_ms, rows, trouble: Some(trouble), is_up, listing }
@@ -216,7 +218,8 @@ fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i
         }
         Ok((states, listing)) => {
             let locks = states.iter().map(Lock::from);
-            let rows: BTreeMap<_, _> = locks.map(|lock| (lock.name.clone(), row(lock, at_ms, before))).collect();
+            let rows: BTreeMap<_, _> =
+                locks.map(|lock| (lock.name.clone(), row(lock, at_ms, took_ms, before))).collect();
             Sample { at_ms, rows, trouble: None, is_up: true, listing }
         }
         Err(error) => outdated(error.to_string(), false),
@@ -239,21 +242,24 @@ async fn list(state: &State) -> Result<(Vec<ResourceState>, Listing)> {
 }
 
 /// The row of the last sample if nothing has changed but the time.
-fn row(lock: Lock, at_ms: i64, before: &Sample) -> Arc<Row> {
+fn row(lock: Lock, at_ms: i64, took_ms: i64, before: &Sample) -> Arc<Row> {
+    // A store with many locks, or a slow one, is listed for so long that times differ: all rows would be sent to all pages
+    // again and again.
     if let Some(row) = before.rows.get(&lock.name)
-        && is_same(&row.lock, &lock, at_ms - row.at_ms)
+        && is_same(&row.lock, &lock, at_ms - row.at_ms, JITTER_MS + took_ms.max(row.took_ms))
     {
         return row.clone();
     }
     let mut json = lock.json();
     json["at_ms"] = at_ms.into();
-    Arc::new(Row { at_ms, json: json.to_string(), lock })
+    Arc::new(Row { at_ms, took_ms, json: json.to_string(), lock })
 }
 
-fn is_same(before: &Lock, now: &Lock, passed_ms: i64) -> bool {
+/// Whether nothing has changed but the time, which is known to `doubt_ms`.
+fn is_same(before: &Lock, now: &Lock, passed_ms: i64, doubt_ms: i64) -> bool {
     let aged = |before: u64, now: u64, by: i64| {
         let by = i64::try_from(before).unwrap_or(i64::MAX).saturating_add(by) - i64::try_from(now).unwrap_or(i64::MAX);
-        by.abs() <= JITTER_MS
+        by.abs() <= doubt_ms
     };
     let holders = before.holders.len() == now.holders.len()
         && before.holders.iter().zip(&now.holders).all(|(before, now)| {
@@ -309,14 +315,20 @@ mod tests {
         let guard = locks.mutex("x").lock().await.unwrap();
         let mut found = lock(&locks).await;
         (found.holders[0].held_ms, found.holders[0].lease_left_ms) = (0, 30_000);
-        let first = row(found, 1000, &Sample::default());
+        let first = row(found, 1000, 0, &Sample::default());
         let before =
             Sample { at_ms: 1000, rows: BTreeMap::from([("x".to_owned(), first.clone())]), ..Sample::default() };
         let mut later = lock(&locks).await;
         (later.holders[0].held_ms, later.holders[0].lease_left_ms) = (5000, 25_100);
-        assert!(Arc::ptr_eq(&row(later.clone(), 6000, &before), &first), "only time has passed");
+        assert!(Arc::ptr_eq(&row(later.clone(), 6000, 0, &before), &first), "only time has passed");
         later.holders[0].lease_left_ms = 30_000;
-        assert!(!Arc::ptr_eq(&row(later, 6000, &before), &first), "it was renewed");
+        assert!(!Arc::ptr_eq(&row(later.clone(), 6000, 0, &before), &first), "it was renewed");
+        // It was read somewhen in the 3 s of a listing.
+        (later.holders[0].held_ms, later.holders[0].lease_left_ms) = (2500, 27_500);
+        assert!(Arc::ptr_eq(&row(later.clone(), 6000, 3000, &before), &first), "a slow listing is no change");
+        assert!(!Arc::ptr_eq(&row(later.clone(), 6000, 0, &before), &first), "a quick one shows one");
+        later.holders[0].lease_left_ms = 30_000;
+        assert!(!Arc::ptr_eq(&row(later, 6000, 3000, &before), &first), "a renewal is seen, too");
         guard.release().await.unwrap();
         let (changed, gone) = changes(&before, &Sample::default(), |_| true);
         assert_eq!((changed.len(), gone), (0, vec!["x".to_owned()]));
@@ -327,13 +339,13 @@ mod tests {
     async fn a_scan_that_becomes_too_slow_keeps_the_locks_and_the_store_is_up() {
         let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let _guard = locks.mutex("x").lock().await.unwrap();
-        let scanned = next(&Sample::default(), Ok((locks.list().await.unwrap(), Listing::Scan)), 1000);
+        let scanned = next(&Sample::default(), Ok((locks.list().await.unwrap(), Listing::Scan)), 1000, Duration::ZERO);
         assert!(scanned.is_up && scanned.trouble.is_none() && scanned.rows.len() == 1);
-        let slow = next(&scanned, Ok((Vec::new(), Listing::Unsupported)), 2000);
+        let slow = next(&scanned, Ok((Vec::new(), Listing::Unsupported)), 2000, SCAN);
         assert!(slow.is_up && slow.trouble.is_some() && slow.rows.len() == 1 && slow.at_ms == 1000);
-        let down = next(&slow, Err(oarlock::Error::new(ErrorKind::Unreachable, "away")), 3000);
+        let down = next(&slow, Err(oarlock::Error::new(ErrorKind::Unreachable, "away")), 3000, Duration::ZERO);
         assert!(!down.is_up && down.rows.len() == 1);
-        let never = next(&Sample::default(), Ok((Vec::new(), Listing::Unsupported)), 1000);
+        let never = next(&Sample::default(), Ok((Vec::new(), Listing::Unsupported)), 1000, SCAN);
         assert!(never.is_up && never.trouble.is_none() && never.listing.advice().is_some());
     }
 

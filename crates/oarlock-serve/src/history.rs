@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
-use oarlock::state::Ending;
+use oarlock::state::{ClaimId, Ending};
 use oarlock::{Error, ErrorKind, Fence, Result};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::board::{Row, Sample};
 use crate::problem::Problem;
+use crate::view;
 
 /// The most rows of each table: the oldest are deleted.
 const MAX_ROWS: i64 = 50_000;
@@ -73,6 +74,8 @@ enum Change {
 struct Break {
     at: i64,
     name: String,
+    claim: String,
+    /// Empty where the store has none.
     fence: String,
     by: String,
     why: String,
@@ -119,10 +122,11 @@ impl History {
     }
 
     /// Notes a break by a client of this server, when it is done.
-    pub(crate) fn broken(&self, name: &str, fence: Fence, ending: &Ending, outcome: &'static str) {
+    pub(crate) fn broken(&self, name: &str, id: ClaimId, fence: Fence, ending: &Ending, outcome: &'static str) {
         let done = Change::Broken(Break {
             at: crate::state::wall_millis(),
             name: name.to_owned(),
+            claim: view::claim(id),
             fence: fence.to_string(),
             by: ending.by.clone(),
             why: ending.why.clone(),
@@ -152,8 +156,10 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(SCHEMA)?;
     let mut columns = connection.prepare("SELECT name FROM pragma_table_info('breaks')")?;
     let columns = columns.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-    if !columns.iter().any(|column| column == "outcome") {
-        connection.execute_batch("ALTER TABLE breaks ADD COLUMN outcome TEXT")?;
+    for (column, kind) in [("outcome", "TEXT"), ("claim", "TEXT NOT NULL DEFAULT ''")] {
+        if !columns.iter().any(|present| present == column) {
+            connection.execute_batch(&format!("ALTER TABLE breaks ADD COLUMN {column} {kind}"))?;
+        }
     }
     Ok(())
 }
@@ -193,6 +199,7 @@ fn changes(before: &Sample, now: &Sample) -> Vec<Change> {
                 changes.push(Change::Broken(Break {
                     at: now.at_ms,
                     name: name.clone(),
+                    claim: holder.claim.clone(),
                     fence: holder.fence.clone().unwrap_or_default(),
                     by: ending.by.clone(),
                     why: ending.why.clone(),
@@ -267,10 +274,11 @@ fn write(connection: &mut Connection, changes: &[Change]) -> rusqlite::Result<()
             Change::WaitEnded { name, claim, until, granted } => transaction.prepare_cached(
                 "UPDATE waits SET until_ms = ?3, granted = ?4 WHERE name = ?1 AND claim = ?2 AND until_ms IS NULL",
             )?.execute(params![name, claim, until, granted])?,
-            // A break by this server is sampled, too.
-            Change::Broken(Break { at, name, fence, by, why, outcome }) => transaction.prepare_cached(
-                "INSERT INTO breaks (at_ms, name, fence, by, why, outcome) SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM breaks WHERE name = ?2 AND fence = ?3 AND by = ?4 AND why = ?5)",
-            )?.execute(params![at, name, fence, by, why, outcome])?,
+            // A break by this server is sampled, too, and after a restart what was sampled before is sampled again. A hold
+            // of some stores has no fence: its claim tells it from the next one.
+            Change::Broken(Break { at, name, claim, fence, by, why, outcome }) => transaction.prepare_cached(
+                "INSERT INTO breaks (at_ms, name, claim, fence, by, why, outcome) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE NOT EXISTS (SELECT 1 FROM breaks WHERE name = ?2 AND claim = ?3 AND fence = ?4 AND by = ?5 AND why = ?6)",
+            )?.execute(params![at, name, claim, fence, by, why, outcome])?,
         };
     }
     for table in TABLES {
@@ -333,6 +341,24 @@ fn percentiles(connection: &Connection, table: &str, name: &str) -> rusqlite::Re
 mod tests {
     use super::*;
 
+    fn broken(at: i64, claim: &str, fence: &str, outcome: &'static str) -> Change {
+        let [name, claim, fence, by, why] = ["x", claim, fence, "ben", "stuck"].map(str::to_owned);
+        Change::Broken(Break { at, name, claim, fence, by, why, outcome })
+    }
+
+    /// The same operator breaks two holds for the same reason, in a store without fences.
+    #[test]
+    fn each_break_of_a_hold_without_a_fence_is_listed_once() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        prepare(&connection).unwrap();
+        for (at, claim) in [(1, "first"), (2, "second"), (3, "second")] {
+            write(&mut connection, &[broken(at, claim, "", "asked")]).unwrap();
+        }
+        let breaks = read(&connection, "x").unwrap()["breaks"].clone();
+        let at: Vec<_> = breaks.as_array().unwrap().iter().map(|listed| listed["at_ms"].as_i64()).collect();
+        assert_eq!(at, [Some(2), Some(1)], "{breaks}");
+    }
+
     #[test]
     fn a_full_history_goes_on_with_the_newest() {
         let mut connection = Connection::open_in_memory().unwrap();
@@ -364,9 +390,7 @@ mod tests {
         prepare(&connection).unwrap();
         prepare(&connection).unwrap();
         for (at, outcome) in [(2, "asked"), (3, "released")] {
-            let (name, fence, by, why) = ("x".to_owned(), "8".to_owned(), "ben".to_owned(), "stuck".to_owned());
-            let done = Change::Broken(Break { at, name, fence, by, why, outcome });
-            write(&mut connection, &[done]).unwrap();
+            write(&mut connection, &[broken(at, "c", "8", outcome)]).unwrap();
         }
         let breaks = read(&connection, "x").unwrap()["breaks"].clone();
         let list = breaks.as_array().unwrap();

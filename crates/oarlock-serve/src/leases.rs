@@ -4,8 +4,10 @@
 //! in this process. So a server that was started again, or another one, renews it as well. What is kept here is for
 //! metrics, for streams that tell a loss, and so that one lease is renewed once at a time.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,15 +19,23 @@ use oarlock::{ErrorKind, Fence, Guard, LockTicket, LossReason, Released};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::places::Place;
+use crate::access::Client;
 use crate::problem::Problem;
+use crate::quota::{self, Quota, Slot};
 use crate::state::{State, now};
+
+/// How many locks one client may hold and wait for, and one token at all addresses. Each lease is about 500 bytes here.
+pub(crate) const MAX_OF_CLIENT: usize = 10_000;
+const MAX_OF_TOKEN: usize = 100_000;
 
 /// A longer text is no lease.
 const MAX_LEASE_BYTES: usize = 8 * 1024;
 
 /// How many releases are remembered, for clients that repeat theirs because the answer was lost.
 const REMEMBERED: usize = 10_000;
+
+/// When a client that has too many leases may come back.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// How often leases that ended are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -35,6 +45,17 @@ const SWEEP: Duration = Duration::from_millis(500);
 pub(crate) struct Lease {
     pub(crate) ticket: LockTicket,
     pub(crate) id: ClaimId,
+    /// How long it lives in the store without a renewal.
+    ttl: Duration,
+}
+
+/// The parts of a ticket that only its text shows.
+#[derive(Deserialize)]
+struct Parts {
+    id: ClaimId,
+    ttl_ms: u64,
+    granted: Option<IgnoredAny>,
+    value: Option<IgnoredAny>,
 }
 
 impl fmt::Debug for Lease {
@@ -44,26 +65,24 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
+    fn new(ticket: LockTicket) -> Result<Self, Problem> {
+        let parts = serde_json::to_value(&ticket).and_then(serde_json::from_value);
+        let Parts { id, ttl_ms, .. } = parts.map_err(|error| internal(&error))?;
+        Ok(Self { ticket, id, ttl: Duration::from_millis(ttl_ms) })
+    }
+
     /// As its client keeps it.
     pub(crate) fn text(&self) -> Result<String, Problem> {
-        let json = serde_json::to_vec(&self.ticket);
-        let json =
-            json.map_err(|error| Problem::new(http::StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string()))?;
+        let json = serde_json::to_vec(&self.ticket).map_err(|error| internal(&error))?;
         Ok(URL_SAFE_NO_PAD.encode(json))
     }
 
     /// The lease of a client for this lock.
     pub(crate) fn read(text: &str, name: &ResourceName) -> Result<Self, Problem> {
-        #[derive(Deserialize)]
-        struct Parts {
-            id: ClaimId,
-            granted: Option<IgnoredAny>,
-            value: Option<IgnoredAny>,
-        }
         let bad = || Problem::bad_request("this is no lease: send the text that the answer to the lock had, unchanged");
         let json = URL_SAFE_NO_PAD.decode(text).ok().filter(|_| text.len() <= MAX_LEASE_BYTES).ok_or_else(bad)?;
         let ticket: LockTicket = serde_json::from_slice(&json).map_err(|_| bad())?;
-        let Parts { id, granted, value } = serde_json::from_slice(&json).map_err(|_| bad())?;
+        let Parts { id, ttl_ms, granted, value } = serde_json::from_slice(&json).map_err(|_| bad())?;
         // A lease of this server has none of these. With them the fence need not be the store's, and is shown to others.
         if granted.is_some() || value.is_some() || !ticket.is_renewed() {
             return Err(bad());
@@ -75,7 +94,72 @@ impl Lease {
                 oarlock_core::text::quoted(name.as_str())
             )));
         }
-        Ok(Self { ticket, id })
+        Ok(Self { ticket, id, ttl: Duration::from_millis(ttl_ms) })
+    }
+}
+
+fn internal(error: &serde_json::Error) -> Problem {
+    Problem::new(http::StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
+}
+
+/// The client that a lease counts for: a token at an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    token: String,
+    network: IpAddr,
+}
+
+impl Owner {
+    pub(crate) fn new(client: &Client, peer: IpAddr) -> Self {
+        Self { token: client.name.clone(), network: quota::network(peer) }
+    }
+}
+
+/// How many leases and requests that wait each client may have. One token at many addresses has a bound, too.
+#[derive(Debug)]
+pub(crate) struct LeaseQuota {
+    of_client: Arc<Quota<Owner>>,
+    of_token: Arc<Quota<String>>,
+}
+
+/// A lease, or a request that waits for one, that counts; until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    _of_client: Slot<Owner>,
+    _of_token: Slot<String>,
+}
+
+impl Default for LeaseQuota {
+    fn default() -> Self {
+        Self::new(MAX_OF_CLIENT, MAX_OF_TOKEN)
+    }
+}
+
+impl LeaseQuota {
+    pub(crate) fn new(most_of_client: usize, most_of_token: usize) -> Self {
+        Self { of_client: Quota::new(most_of_client), of_token: Quota::new(most_of_token) }
+    }
+
+    /// One more for this client, if it has not too many.
+    pub(crate) fn take(&self, owner: &Owner) -> Result<Counted, Problem> {
+        let too_many = |detail: String| {
+            let problem = Problem::new(http::StatusCode::TOO_MANY_REQUESTS, "too-many-leases", detail);
+            problem.retry_after(RETRY)
+        };
+        let of_client = self.of_client.take(Some(owner.clone())).ok_or_else(|| {
+            too_many(format!("this client holds and waits for {MAX_OF_CLIENT} locks, the most for one client"))
+        })?;
+        let of_token = self.of_token.take(Some(owner.token.clone())).ok_or_else(|| {
+            too_many(format!(
+                "the clients with this token hold and wait for {MAX_OF_TOKEN} locks, the most for a token"
+            ))
+        })?;
+        Ok(Counted { _of_client: of_client, _of_token: of_token })
+    }
+
+    /// A lease that this client has from another server, or from this one before it was started again.
+    fn count(&self, owner: &Owner) -> Counted {
+        Counted { _of_client: self.of_client.count(owner.clone()), _of_token: self.of_token.count(owner.token.clone()) }
     }
 }
 
@@ -106,10 +190,13 @@ pub(crate) struct Known {
     pub(crate) ends_at: Moment,
     /// When the store had confirmed that: what was read from the store before says nothing of it.
     pub(crate) renewed_at: Moment,
+    /// When it has ended in the store, too. Until then it can be renewed, and so it counts for its client.
+    gone_at: Moment,
+    /// Whether its client must have stopped believing, and it was counted as lost.
+    is_over: bool,
     /// Who asked for its end, if an operator did.
     pub(crate) ending: Option<Ending>,
-    /// Among those of its client; `None` if another server gave it out.
-    place: Option<Arc<Place<String>>>,
+    counted: Arc<Counted>,
 }
 
 impl Leases {
@@ -117,28 +204,46 @@ impl Leases {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A lease that its client may believe in.
     pub(crate) fn get(&self, id: ClaimId) -> Option<Known> {
-        self.known().get(&id).cloned()
+        self.known().get(&id).filter(|known| !known.is_over).cloned()
     }
 
     /// The kinds of the leases that live now.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
-        self.known().values().map(|known| known.kind).collect()
+        self.known().values().filter(|known| !known.is_over).map(|known| known.kind).collect()
     }
 
     pub(crate) fn was_released(&self, id: ClaimId) -> bool {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    fn note(&self, id: ClaimId, kind: Kind, ends_at: Moment, place: Option<Place<String>>) {
-        let mut known = self.known();
-        let entry = known.entry(id);
-        let now = now();
-        let entry =
-            entry.or_insert_with(|| Known { kind, since: now, ends_at, renewed_at: now, ending: None, place: None });
-        (entry.ends_at, entry.renewed_at) = (ends_at, now);
-        if let Some(place) = place {
-            entry.place = Some(Arc::new(place));
+    /// Notes a grant or a renewal. A lease that is not known is counted by `counted`.
+    fn note(&self, lease: &Lease, kind: Kind, ends_at: Moment, counted: impl FnOnce() -> Counted) {
+        let (mut known, now) = (self.known(), now());
+        let gone_at = now + lease.ttl;
+        let new = |counted| Known {
+            kind,
+            since: now,
+            ends_at,
+            renewed_at: now,
+            gone_at,
+            is_over: false,
+            ending: None,
+            counted: counted,
+        };
+        match known.entry(lease.id) {
+            Entry::Vacant(entry) => {
+                entry.insert(new(Arc::new(counted())));
+            }
+            Entry::Occupied(mut entry) if entry.get().is_over => {
+                let counted = entry.get().counted.clone();
+                entry.insert(new(counted));
+            }
+            Entry::Occupied(mut entry) => {
+                let entry = entry.get_mut();
+                (entry.ends_at, entry.renewed_at, entry.gone_at) = (ends_at, now, gone_at);
+            }
         }
     }
 
@@ -157,7 +262,7 @@ impl Leases {
                 released.pop_front();
             }
         }
-        self.known().remove(&id)
+        self.known().remove(&id).filter(|known| !known.is_over)
     }
 
     /// The same for all requests for a lease, also for one that another server gave out.
@@ -172,11 +277,17 @@ impl Leases {
         turn
     }
 
-    /// Takes those out whose belief has ended.
-    fn take_ended(&self) -> Vec<Known> {
-        let (mut known, now) = (self.known(), now());
-        let ended: Vec<_> = known.iter().filter(|(_, known)| known.ends_at <= now).map(|(id, _)| *id).collect();
-        ended.into_iter().filter_map(|id| known.remove(&id)).collect()
+    /// Those whose belief has ended by now, once. What has ended in the store as well is forgotten.
+    pub(crate) fn take_ended(&self, now: Moment) -> Vec<Known> {
+        let (mut known, mut ended) = (self.known(), Vec::new());
+        known.retain(|_, known| {
+            if !known.is_over && known.ends_at <= now {
+                known.is_over = true;
+                ended.push(known.clone());
+            }
+            known.gone_at > now
+        });
+        ended
     }
 }
 
@@ -204,18 +315,18 @@ impl Granted {
 }
 
 /// Leaves a lock that was just granted to its client.
-pub(crate) fn hand_out(state: &State, guard: Guard, place: Option<Place<String>>) -> Result<Granted, Problem> {
-    let (id, kind, ends_at, waited) = (guard.id(), guard.kind(), guard.ends_at(), guard.waited());
-    let ticket = guard.hand_over()?;
-    state.leases.note(id, kind, ends_at, place);
-    Ok(Granted { lease: Lease { ticket, id }, kind, ends_at, waited, ending: None })
+pub(crate) fn hand_out(state: &State, guard: Guard, counted: Counted) -> Result<Granted, Problem> {
+    let (kind, ends_at, waited) = (guard.kind(), guard.ends_at(), guard.waited());
+    let lease = Lease::new(guard.hand_over()?)?;
+    state.leases.note(&lease, kind, ends_at, || counted);
+    Ok(Granted { lease, kind, ends_at, waited, ending: None })
 }
 
 /// A whole lease more.
 ///
 /// # Cancel safety
 /// If the future is dropped, the lease lives on. It may have been renewed, which is not noted here then.
-pub(crate) async fn renew(state: &State, lease: &Lease) -> Result<Granted, Problem> {
+pub(crate) async fn renew(state: &State, lease: &Lease, owner: &Owner) -> Result<Granted, Problem> {
     let turn = state.leases.turn(lease.id);
     let _turn = turn.lock().await;
     if state.leases.was_released(lease.id) {
@@ -239,11 +350,11 @@ pub(crate) async fn renew(state: &State, lease: &Lease) -> Result<Granted, Probl
     // The store has told it with the renewal.
     let ending = known_now(guard.asked_to_end()).flatten();
     let ticket = guard.hand_over().map_err(|error| gone(state, lease, error))?;
-    state.leases.note(lease.id, kind, ends_at, None);
+    state.leases.note(lease, kind, ends_at, || state.lease_quota.count(owner));
     if let Some(ending) = &ending {
         state.leases.note_ending(lease.id, ending);
     }
-    Ok(Granted { lease: Lease { ticket, id: lease.id }, kind, ends_at, waited: Duration::ZERO, ending })
+    Ok(Granted { lease: Lease { ticket, ..*lease }, kind, ends_at, waited: Duration::ZERO, ending })
 }
 
 /// The output of a future if it is ready now.
@@ -267,8 +378,11 @@ pub(crate) async fn release(state: &State, lease: &Lease) -> Result<bool, Proble
         ended(state, lease.id, &End::Lost(LossReason::Gone));
         return Err(Problem::lost(format!("{}: it was gone before it was released", quoted(lease))));
     }
-    state.leases.note(lease.id, kind, now(), None);
-    ended(state, lease.id, &End::Released);
+    match state.leases.forget(lease.id, &End::Released) {
+        Some(known) => count(state, &known, &End::Released),
+        // Another server gave it out.
+        None => state.metrics.held(kind, "released", Duration::ZERO),
+    }
     Ok(true)
 }
 
@@ -326,7 +440,7 @@ pub(crate) async fn sweep(state: Arc<State>) {
             () = state.closing.cancelled() => return,
             () = tokio::time::sleep(SWEEP) => {}
         }
-        for known in state.leases.take_ended() {
+        for known in state.leases.take_ended(now()) {
             count(&state, &known, &End::Lost(LossReason::Expired));
         }
     }
@@ -335,6 +449,10 @@ pub(crate) async fn sweep(state: Arc<State>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn owner() -> Owner {
+        Owner { token: "ops".to_owned(), network: [10, 0, 0, 7].into() }
+    }
 
     #[test]
     fn what_is_no_lease_is_refused() {
@@ -359,8 +477,8 @@ mod tests {
     async fn a_lease_is_for_its_lock_and_does_not_print_its_secret() {
         let locks = oarlock::connect("mem:").await.unwrap();
         let guard = locks.mutex("x").lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
-        let (id, ticket) = (guard.id(), guard.hand_over().unwrap());
-        let lease = Lease { ticket, id };
+        let id = guard.id();
+        let lease = Lease::new(guard.hand_over().unwrap()).unwrap();
         let text = lease.text().unwrap();
         let read = Lease::read(&text, &ResourceName::new("x").unwrap()).unwrap();
         assert_eq!((read.id, &read.ticket), (id, &lease.ticket));
@@ -393,11 +511,12 @@ mod tests {
             for polls in 1..=3 {
                 let name = format!("{spent}-{polls}");
                 let guard = state.locks.mutex(&name).lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
-                let granted = hand_out(&state, guard, None).unwrap();
+                let granted = hand_out(&state, guard, state.lease_quota.take(&owner()).unwrap()).unwrap();
                 let task = tokio::spawn({
                     let state = state.clone();
                     async move {
-                        let mut renewal = Box::pin(renew(&state, &granted.lease));
+                        let owner = owner();
+                        let mut renewal = Box::pin(renew(&state, &granted.lease, &owner));
                         for _ in 0..polls {
                             // A new budget, of which a part is spent.
                             tokio::task::yield_now().await;

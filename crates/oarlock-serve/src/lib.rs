@@ -12,7 +12,7 @@
 //! | `sse`, `followers` | streams of events; one follower of the store for all streams of a lock |
 //! | `history` | who held and waited, in SQLite |
 //! | `metrics`, `audit`, `doctor` | what else operators want to know |
-//! | `page/` | the dashboard: plain HTML, CSS and JavaScript, without a build step |
+//! | `page/` | the dashboard: plain HTML, CSS and JavaScript, without a build step; `api` puts its scripts together |
 
 mod access;
 mod answer;
@@ -30,8 +30,8 @@ mod limiter;
 mod metrics;
 mod origin;
 mod pending;
-mod places;
 mod problem;
+mod quota;
 mod request;
 mod route;
 mod server;

@@ -193,6 +193,10 @@ impl Metrics {
             &backend,
             u64::from(sample.listing != Listing::Unsupported && sample.trouble.is_none()),
         );
+        // What could not be read again may have ended long ago: it must not feed an alert.
+        if sample.trouble.is_some() || sample.at_ms == 0 {
+            return;
+        }
         let totals: BTreeMap<Labels, (usize, usize)> =
             board::totals(sample).into_iter().map(|(kind, totals)| (self.labels(kind), totals)).collect();
         text.head("oarlock_store_held", "gauge", "Claims that hold, in the whole store.");
@@ -203,16 +207,12 @@ impl Metrics {
         for (labels, (_, waiting)) in &totals {
             text.line("oarlock_store_waiting", labels, *waiting as u64);
         }
-        let age = wall_millis() - sample.at_ms;
         let rows = || sample.rows.values();
-        let oldest = rows().map(|row| aged(row.lock.oldest_wait_ms(), row.at_ms)).fold(0.0, f64::max);
-        // What could not be read again may have ended long ago.
-        let oldest = if age >= 0 && sample.trouble.is_none() { oldest } else { 0.0 };
         text.gauge(
             "oarlock_store_oldest_waiter_seconds",
             "How long the oldest waiter of the store has waited.",
             &backend,
-            oldest,
+            rows().map(|row| aged(row.lock.oldest_wait_ms(), row.at_ms)).fold(0.0, f64::max),
         );
         let named = rows().filter(|row| {
             let name = row.lock.name.as_str();

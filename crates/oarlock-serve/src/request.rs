@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::StatusCode;
 use oarlock::driver::{MAX_TTL, MIN_TTL};
 use oarlock::state::{Kind, ResourceName};
 use oarlock::{Error, ErrorKind, Guard, Label, Lifetime};
@@ -13,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::access::Client;
-use crate::leases::{self, Granted};
+use crate::leases::{self, Granted, Owner};
 use crate::problem::Problem;
 use crate::state::State;
 
@@ -22,10 +21,6 @@ pub(crate) const MAX_POLL: Duration = Duration::from_secs(60);
 
 /// The longest wait over several requests.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
-
-/// How many locks one client may hold and wait for, and when it may come back after that.
-pub(crate) const MAX_LEASES: usize = 10_000;
-const RETRY: Duration = Duration::from_secs(5);
 
 /// The tag of holders that took their lock over HTTP. Only this program writes it for them.
 pub(crate) const HTTP_CLIENT: &str = "http-client";
@@ -71,6 +66,7 @@ pub(crate) struct LockRequest {
     pub(crate) wait: Duration,
     pub(crate) poll: Duration,
     label: Label,
+    owner: Owner,
 }
 
 impl LockRequest {
@@ -116,7 +112,7 @@ impl LockRequest {
         }
         let label = label(body.label, client, peer);
         label.check()?;
-        Ok(Self { name, mode, ttl, wait, poll, label })
+        Ok(Self { name, mode, ttl, wait, poll, label, owner: Owner::new(client, peer) })
     }
 }
 
@@ -152,10 +148,7 @@ macro_rules! tuned {
 /// # Cancel safety
 /// If the future is dropped the claim is withdrawn, and a grant is released.
 pub(crate) async fn take(state: &State, wanted: &LockRequest) -> Result<Granted, Problem> {
-    let Some(place) = state.leases_of.take(wanted.label.tags.get(HTTP_CLIENT).cloned()) else {
-        let detail = format!("this client holds and waits for {MAX_LEASES} locks, the most for one client");
-        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-leases", detail).retry_after(RETRY));
-    };
+    let counted = state.lease_quota.take(&wanted.owner)?;
     let waiting = state.metrics.waiting(match wanted.mode {
         Mode::Mutex => Kind::Mutex,
         Mode::Read => Kind::Read,
@@ -169,7 +162,7 @@ pub(crate) async fn take(state: &State, wanted: &LockRequest) -> Result<Granted,
         Err(error) if error.kind() == ErrorKind::Busy => "timeout",
         Err(_) => "error",
     });
-    leases::hand_out(state, guard?, Some(place))
+    leases::hand_out(state, guard?, counted)
 }
 
 async fn acquire(state: &State, wanted: &LockRequest) -> Result<Guard, Error> {
@@ -192,6 +185,27 @@ mod tests {
         LockRequest::new(name, body.as_bytes(), &client, [10, 0, 0, 7].into()).map_err(|problem| problem.detail)
     }
 
+    fn client(name: &str) -> Client {
+        let mut client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        name.clone_into(&mut client.name);
+        client
+    }
+
+    fn owner() -> Owner {
+        Owner::new(&client("ops"), [10, 0, 0, 7].into())
+    }
+
+    fn of(name: &str, peer: [u8; 4]) -> LockRequest {
+        LockRequest::new(ResourceName::new(name).unwrap(), b"", &client("ops"), peer.into()).unwrap()
+    }
+
+    fn state(store: &oarlock_core::Memory, most_of_client: usize, most_of_token: usize) -> State {
+        let locks = oarlock_core::Locks::over(store.connect()).unwrap();
+        let mut state = State::new(locks, crate::config::Config::default()).unwrap();
+        state.lease_quota = leases::LeaseQuota::new(most_of_client, most_of_token);
+        state
+    }
+
     #[test]
     fn a_body_is_checked_and_its_label_says_who_sent_it() {
         let empty = wanted("").unwrap();
@@ -206,23 +220,60 @@ mod tests {
 
     #[tokio::test]
     async fn one_client_has_its_share_of_locks_and_no_more() {
-        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
-        let mut state = State::new(locks, crate::config::Config::default()).unwrap();
-        state.leases_of = crate::places::Places::new(2);
-        let of = |name: &str, peer: [u8; 4]| {
-            let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
-            LockRequest::new(ResourceName::new(name).unwrap(), b"", &client, peer.into()).unwrap()
-        };
+        let state = state(&oarlock_core::Memory::new(), 2, 4);
         let one = take(&state, &of("a", [10, 0, 0, 7])).await.unwrap();
         take(&state, &of("b", [10, 0, 0, 7])).await.unwrap();
         let refused = take(&state, &of("c", [10, 0, 0, 7])).await.unwrap_err();
         assert_eq!((refused.code, refused.status.as_u16()), ("too-many-leases", 429));
         take(&state, &of("c", [10, 0, 0, 8])).await.expect("another client");
-        leases::renew(&state, &one.lease).await.expect("what it has is renewed");
+        leases::renew(&state, &one.lease, &owner()).await.expect("what it has is renewed");
         leases::release(&state, &one.lease).await.unwrap();
         take(&state, &of("d", [10, 0, 0, 7])).await.expect("it has given one back");
-        take(&state, &of("d", [10, 0, 0, 8])).await.expect_err("held, and this client's place is free again");
+        take(&state, &of("d", [10, 0, 0, 8])).await.expect_err("held, and does not count");
         take(&state, &of("e", [10, 0, 0, 8])).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_token_at_many_addresses_has_its_share_of_locks_and_no_more() {
+        let state = state(&oarlock_core::Memory::new(), 2, 3);
+        for host in 0..3 {
+            take(&state, &of(&host.to_string(), [10, 0, 0, host])).await.unwrap();
+        }
+        let refused = take(&state, &of("x", [10, 0, 0, 9])).await.unwrap_err();
+        assert!(refused.code == "too-many-leases" && refused.detail.contains("token"), "{}", refused.detail);
+        let mut other = of("x", [10, 0, 0, 9]);
+        other.owner = Owner::new(&client("other"), [10, 0, 0, 9].into());
+        take(&state, &other).await.expect("another token");
+    }
+
+    /// A client could else renew what does not count any more, and take as much again.
+    #[tokio::test]
+    async fn a_lease_counts_for_its_client_until_it_has_ended_in_the_store() {
+        let state = state(&oarlock_core::Memory::new(), 1, 9);
+        let one = take(&state, &of("a", [10, 0, 0, 7])).await.unwrap();
+        assert_eq!(state.leases.take_ended(one.ends_at).len(), 1, "its client must have stopped");
+        assert!(state.leases.get(one.lease.id).is_none() && state.leases.kinds().is_empty());
+        assert!(state.leases.take_ended(one.ends_at).is_empty(), "it is counted as lost once");
+        take(&state, &of("b", [10, 0, 0, 7])).await.expect_err("the store has not ended it");
+        let again = leases::renew(&state, &one.lease, &owner()).await.expect("and renews it");
+        assert!(state.leases.get(one.lease.id).is_some());
+        take(&state, &of("b", [10, 0, 0, 7])).await.expect_err("it is held again, and counts");
+        assert_eq!(state.leases.take_ended(again.ends_at).len(), 1);
+        let ttl = oarlock_core::engine::DEFAULT_TTL;
+        assert!(state.leases.take_ended(crate::state::now() + ttl).is_empty());
+        take(&state, &of("b", [10, 0, 0, 7])).await.expect("a whole lease has passed");
+    }
+
+    #[tokio::test]
+    async fn a_lease_of_another_server_counts_where_it_is_renewed() {
+        let store = oarlock_core::Memory::new();
+        let (before, after) = (state(&store, 9, 9), state(&store, 1, 9));
+        for name in ["a", "b"] {
+            let granted = take(&before, &of(name, [10, 0, 0, 7])).await.unwrap();
+            leases::renew(&after, &granted.lease, &owner()).await.expect("more than its share is renewed, too");
+        }
+        take(&after, &of("c", [10, 0, 0, 7])).await.expect_err("it has its share");
+        take(&after, &of("c", [10, 0, 0, 8])).await.expect("another client");
     }
 
     #[test]

@@ -12,9 +12,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
-use crate::places::Places;
+use crate::quota::{self, Quota};
 use crate::state::State;
-use crate::{board, connection, doctor, leases, places};
+use crate::{board, connection, doctor, leases};
 
 /// How long requests may take to end after the server was told to.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
@@ -81,9 +81,9 @@ impl Server {
     /// If the future is dropped, connections are cut. Leases live on to their end, and can be renewed elsewhere.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { listener, tls, state, .. } = self;
-        let most = places::fitting(state.config.connections).min(Semaphore::MAX_PERMITS);
-        let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(most)));
-        let of_one = Places::new(most.div_ceil(4));
+        let most = quota::fitting(state.config.connections).min(Semaphore::MAX_PERMITS);
+        let (tasks, connections) = (TaskTracker::new(), Arc::new(Semaphore::new(most)));
+        let of_one = Quota::new(most.div_ceil(4));
         tasks.spawn(board::sample(state.clone()));
         tasks.spawn(doctor::examine(state.clone()));
         tasks.spawn(leases::sweep(state.clone()));
@@ -91,10 +91,10 @@ impl Server {
         loop {
             let accepted = async {
                 // A client beyond the limit waits in the queue of the system.
-                let place = places.clone().acquire_owned().await;
-                (place, listener.accept().await)
+                let permit = connections.clone().acquire_owned().await;
+                (permit, listener.accept().await)
             };
-            let (place, accepted) = tokio::select! {
+            let (permit, accepted) = tokio::select! {
                 () = &mut stop => break,
                 accepted = accepted => accepted,
             };
@@ -102,11 +102,11 @@ impl Server {
                 Ok((stream, peer)) => {
                     // An address that has its share is closed at once.
                     let is_one = !state.config.is_shared(peer.ip());
-                    let Some(of_one) = of_one.take(is_one.then_some(peer.ip())) else { continue };
+                    let Some(of_one) = of_one.take(is_one.then(|| quota::network(peer.ip()))) else { continue };
                     let (tls, state) = (tls.clone(), state.clone());
                     tasks.spawn(async move {
                         connection::serve(stream, tls, state).await;
-                        drop((place, of_one));
+                        drop((permit, of_one));
                     });
                 }
                 // Out of descriptors, mostly: others must end first.

@@ -17,6 +17,7 @@ use crate::api::{self, watch};
 use crate::connection::Peer;
 use crate::leases::Lease;
 use crate::problem::Problem;
+use crate::quota;
 use crate::route::{self, Endpoint, Routed};
 use crate::state::{State, now};
 
@@ -128,7 +129,8 @@ async fn answered(
 
 /// Counts a request of this client.
 pub(crate) fn count(state: &State, client: &Client, peer: IpAddr) -> Result<(), Problem> {
-    state.limiter.take(&format!("{} {peer}", client.name), Instant::now()).map_err(too_fast)
+    let (key, now) = (format!("{} {}", client.name, quota::network(peer)), Instant::now());
+    state.limiter.take(&key, now).and_then(|()| state.of_tokens.take(&client.name, now)).map_err(too_fast)
 }
 
 /// Counts a request for this lease. One that this server does not know may be forged: it counts for its client.
@@ -145,7 +147,7 @@ fn identify(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Client, P
     }
     if headers.contains_key(http::header::AUTHORIZATION) {
         // A right token from the same address, which many may share, is still let in.
-        state.wrong_tokens.take(&peer.address.to_string(), Instant::now()).map_err(too_fast)?;
+        state.wrong_tokens.take(&quota::network(peer.address).to_string(), Instant::now()).map_err(too_fast)?;
         state.audit.write("refused", None, peer.address, &json!({ "why": "wrong token" }));
     }
     let detail = "this needs a token of this server: send it as \"Authorization: Bearer TOKEN\"";
@@ -192,4 +194,27 @@ fn authorize(
 fn too_fast(pause: Duration) -> Problem {
     let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-fast", "too many requests: send fewer a second");
     problem.retry_after(pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_at_many_addresses_cannot_send_without_bound() {
+        let config = crate::config::Config { rate: 1, ..Default::default() };
+        let state = State::new(oarlock::connect("mem:").await.unwrap(), config).unwrap();
+        let mut client = crate::access::Access::open().client(&HeaderMap::new(), None).unwrap();
+        let send = |client: &Client| {
+            let hosts = (0..=255).map(|host| count(&state, client, [10, 0, 0, host].into()));
+            hosts.filter(Result::is_ok).count()
+        };
+        let sent = send(&client);
+        assert!((50..200).contains(&sent), "{sent}");
+        "other".clone_into(&mut client.name);
+        assert!(send(&client) >= 50, "another token");
+        // Nor has each address of one machine a quota of its own.
+        let hosts = (1..=100u16).map(|host| count(&state, &client, [0x2001, 0xdb8, 0, 1, 0, 0, 0, host].into()));
+        assert!(hosts.filter(Result::is_ok).count() < 10);
+    }
 }

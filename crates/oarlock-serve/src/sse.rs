@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::answer::{self, Answer, AnswerBody};
 use crate::problem::Problem;
+use crate::quota;
 use crate::service::Call;
 use crate::state::State;
 
@@ -27,6 +28,12 @@ pub(crate) struct Events {
 }
 
 impl Events {
+    /// To a client that reads from the other end.
+    #[cfg(test)]
+    pub(crate) fn to(sender: mpsc::Sender<Bytes>) -> Self {
+        Self { sender }
+    }
+
     /// Sends an event; waits while the client is behind.
     pub(crate) async fn send(&self, event: &str, data: &str) -> Result<(), Closed> {
         // JSON has no line breaks, so that one line of data is enough.
@@ -110,7 +117,7 @@ fn client_of(state: &State, call: &Call) -> Option<String> {
     if state.config.is_shared(call.peer) {
         return (state.config.access.names().len() > 1).then(|| name.clone());
     }
-    Some(format!("{name} {}", call.peer))
+    Some(format!("{name} {}", quota::network(call.peer)))
 }
 
 #[cfg(test)]
@@ -174,7 +181,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), again).await.expect("its place is free again");
+        tokio::time::timeout(Duration::from_secs(20), again).await.expect("it may open another");
         let _local: Vec<_> = (0..4).map(|_| open("c", [127, 0, 0, 1]).expect("many users share it")).collect();
     }
 }

@@ -14,13 +14,15 @@ use crate::config::Config;
 use crate::followers::Followers;
 use crate::graph::Graphs;
 use crate::history::History;
-use crate::leases::Leases;
+use crate::leases::{LeaseQuota, Leases};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::origin::Hosts;
 use crate::pending::Pending;
-use crate::places::Places;
-use crate::request::MAX_LEASES;
+use crate::quota::Quota;
+
+/// One token at all addresses may send so many times what it may at one.
+const OF_A_TOKEN: u32 = 50;
 
 /// Renewals and releases of one lease, a second: more than the shortest lease needs.
 const OF_A_LEASE: u32 = 100;
@@ -32,12 +34,14 @@ pub(crate) struct State {
     pub(crate) locks: Locks,
     pub(crate) hosts: Hosts,
     pub(crate) limiter: Limiter,
+    /// By token: one that is used at many addresses.
+    pub(crate) of_tokens: Limiter,
     /// By lease: what others send must cost no client its lock.
     pub(crate) renewals: Limiter,
     pub(crate) wrong_tokens: Limiter,
     pub(crate) leases: Leases,
     /// Those of one client, with the requests that wait.
-    pub(crate) leases_of: Arc<Places<String>>,
+    pub(crate) lease_quota: LeaseQuota,
     pub(crate) pending: Pending,
     pub(crate) board: Board,
     pub(crate) graphs: Graphs,
@@ -45,7 +49,7 @@ pub(crate) struct State {
     /// One for each stream that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
     /// Those of one client.
-    pub(crate) streams_of: Arc<Places<String>>,
+    pub(crate) streams_of: Arc<Quota<String>>,
     pub(crate) history: History,
     pub(crate) audit: Audit,
     pub(crate) metrics: Metrics,
@@ -61,16 +65,17 @@ impl State {
         Ok(Self {
             hosts: Hosts::new(&config.hosts),
             limiter: Limiter::new(config.rate, config.rate.saturating_mul(2)),
+            of_tokens: Limiter::new(config.rate.saturating_mul(OF_A_TOKEN), config.rate.saturating_mul(2 * OF_A_TOKEN)),
             renewals: Limiter::new(OF_A_LEASE, 2 * OF_A_LEASE),
             wrong_tokens: Limiter::new(1, WRONG_TOKENS),
             leases: Leases::default(),
-            leases_of: Places::new(MAX_LEASES),
+            lease_quota: LeaseQuota::default(),
             pending: Pending::default(),
             board: Board::default(),
             graphs: Graphs::default(),
             followers: Followers::default(),
             streams: Arc::new(Semaphore::new(config.streams.min(Semaphore::MAX_PERMITS))),
-            streams_of: Places::new(config.streams.div_ceil(4)),
+            streams_of: Quota::new(config.streams.div_ceil(4)),
             history: History::open(config.history.as_deref())?,
             audit: Audit::open(config.audit.as_deref())?,
             metrics: Metrics::new(locks.info().scheme),

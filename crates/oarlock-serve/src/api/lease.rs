@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::to_its_end;
 use crate::answer::{self, Answer};
-use crate::leases::{self, Granted, Lease};
+use crate::leases::{self, Granted, Lease, Owner};
 use crate::pending::{self, Polled};
 use crate::problem::Problem;
 use crate::request::{self, LockRequest, MAX_POLL};
@@ -56,8 +56,8 @@ pub(super) async fn renew(state: &Arc<State>, name: &ResourceName, call: &Call) 
     call.only(&[])?;
     let lease = lease_of(state, name, call)?;
     // It goes on if the client goes away meanwhile, so that it is known how long the lease lives.
-    let held = state.clone();
-    let renewed = to_its_end(async move { leases::renew(&held, &lease).await }).await?;
+    let (held, owner) = (state.clone(), Owner::new(&call.client, call.peer));
+    let renewed = to_its_end(async move { leases::renew(&held, &lease, &owner).await }).await?;
     Ok(answer::json(StatusCode::OK, &lease_json(&renewed, call)))
 }
 
@@ -136,7 +136,8 @@ mod tests {
             body: body.into(),
         };
         let guard = state.locks.mutex("x").lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
-        let lease = leases::hand_out(&state, guard, None).unwrap().lease;
+        let counted = state.lease_quota.take(&Owner::new(&client, [127, 0, 0, 1].into())).unwrap();
+        let lease = leases::hand_out(&state, guard, counted).unwrap().lease;
         let ends_at = || state.leases.get(lease.id).unwrap().ends_at;
         let before = ends_at();
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -113,7 +113,7 @@ pub(super) async fn break_hold(state: &Arc<State>, name: &ResourceName, call: &C
         let facts = json!({ "name": of, "fence": fence, "outcome": word, "why": why });
         held.audit.write("break-outcome", Some(&client), peer, &facts);
         if let Ok(Released::Asked | Released::Released) = outcome {
-            held.history.broken(of.as_str(), fence, &ending, word);
+            held.history.broken(of.as_str(), id, fence, &ending, word);
             held.leases.note_ending(id, &ending);
         }
         Ok(outcome?)

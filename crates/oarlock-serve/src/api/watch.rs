@@ -231,6 +231,40 @@ async fn tell_lost(events: &Events, reason: &LossReason) -> Result<(), Closed> {
 mod tests {
     use super::*;
 
+    /// Its client reads nothing, and the events that wait for it fill the stream.
+    #[tokio::test]
+    async fn a_slow_reader_of_events_holds_up_no_renewal() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = State::new(locks, crate::config::Config::default()).unwrap();
+        let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        let owner = leases::Owner::new(&client, [10, 0, 0, 7].into());
+        for is_released in [true, false] {
+            let guard = state.locks.mutex("x").lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
+            let lease = leases::hand_out(&state, guard, state.lease_quota.take(&owner).unwrap()).unwrap().lease;
+            if is_released {
+                leases::release(&state, &lease).await.unwrap();
+            } else {
+                state.locks.adopt(&lease.ticket).await.unwrap().release().await.unwrap();
+            }
+            let (sender, mut reader) = tokio::sync::mpsc::channel(1);
+            sender.send(bytes::Bytes::new()).await.unwrap();
+            let events = Events::to(sender);
+            let renewed = async {
+                // Its stream has found out first.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let answer = tokio::time::timeout(Duration::from_secs(20), leases::renew(&state, &lease, &owner)).await;
+                let answer = answer.expect("a renewal is answered while the stream is full");
+                assert_eq!(answer.unwrap_err().code, "lost");
+                reader.recv().await;
+                reader.recv().await.expect("the client is told when it reads on")
+            };
+            let (told, event) = tokio::join!(lost(&state, &lease, &events), renewed);
+            assert!(told.unwrap());
+            let word = if is_released { "released" } else { "lost" };
+            assert!(event.starts_with(format!("event: {word}\n").as_bytes()), "{event:?}");
+        }
+    }
+
     fn at(seconds: u64) -> Moment {
         Moment::ZERO + Duration::from_secs(seconds)
     }

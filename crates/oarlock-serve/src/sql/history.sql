@@ -31,7 +31,9 @@ CREATE TABLE IF NOT EXISTS breaks (
     by TEXT NOT NULL,
     why TEXT NOT NULL,
     -- asked or released; NULL in rows of an earlier version
-    outcome TEXT
+    outcome TEXT,
+    -- empty in rows of an earlier version
+    claim TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS breaks_by_name ON breaks (name, at_ms);
 -- What an earlier server had not seen end: what is still there is seen again, with its age.

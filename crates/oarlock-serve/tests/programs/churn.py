@@ -1,5 +1,6 @@
-"""Takes and releases locks of `oarlock serve` while pages are open, and prints what the server uses:
-port, seconds, pages, file with its process id. Each tenth lock is left to its lease of five seconds."""
+"""Takes and releases locks of `oarlock serve` while pages are open, and prints each minute what the server uses, and at
+the end how fast its memory grew in the second half: port, seconds, pages, file with its process id. Each tenth lock is
+left to its lease of five seconds."""
 
 import http.client
 import json
@@ -51,9 +52,18 @@ def churn(number):
 threading.Thread(target=read, args=([page() for _ in range(PAGES)],), daemon=True).start()
 for number in range(2):
     threading.Thread(target=churn, args=(number,), daemon=True).start()
+samples = []
 while time.time() < END:
     status = dict(line.split(":", 1) for line in open(f"/proc/{PID}/status") if ":" in line)
     spent = open(f"/proc/{PID}/stat").read().rsplit(")", 1)[1].split()
     cpu = (int(spent[11]) + int(spent[12])) / 100
-    print(f"{time.time() - BEGAN:.0f} s: {status['VmRSS'].strip()}, {cpu} s of CPU, {sum(locks)} locks", flush=True)
-    time.sleep(30)
+    age = time.time() - BEGAN
+    samples.append((age, int(status["VmRSS"].split()[0])))
+    print(f"{age:.0f} s: {samples[-1][1]} kB, {cpu} s of CPU, {sum(locks)} locks", flush=True)
+    time.sleep(max(0, min(60, END - time.time())))
+half = [(x / 3600, y) for x, y in samples if x >= SECONDS / 2]
+if len(half) > 2:
+    # The straight line with the least squares.
+    mean_x, mean_y = (sum(column) / len(half) for column in zip(*half))
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in half) / sum((x - mean_x) ** 2 for x, _ in half)
+    print(f"second half: {slope:.0f} kB an hour, {min(y for _, y in half)} to {max(y for _, y in half)} kB")

@@ -6,7 +6,7 @@ use oarlock_serve::Config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::support::{PATIENCE, Running, Store};
+use super::support::{PATIENCE, Running, Store, raw};
 
 #[tokio::test]
 async fn malformed_requests_have_clear_answers() {
@@ -71,6 +71,13 @@ async fn huge_bodies_and_heads_are_refused() {
     let server = Running::start(&store).await;
     let host = server.address;
     server.send("POST", "/v1/locks/x", &"a".repeat(100_000)).await.problem(413, "too-large");
+    // In chunks, so that its length is not known before.
+    let chunks = format!("1000\r\n{}\r\n", "a".repeat(0x1000)).repeat(30);
+    let body =
+        format!("POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+    let answer = server.raw(body.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("too-large"), "{answer}");
+    assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was taken");
     let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nx: {}\r\n\r\n", "a".repeat(200_000));
     assert!(server.raw(head.as_bytes()).await.starts_with("HTTP/1.1 431"));
     let many: String = (0..500).map(|n| format!("x{n}: a\r\n")).collect();
@@ -104,6 +111,22 @@ async fn requests_with_two_meanings_are_refused_or_have_one() {
         format!("GET /healthz HTTP/1.1\r\nhost: {host}\rtransfer-encoding: chunked\r\n\r\n"),
         format!("POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n\r\n{hidden}"),
         format!("GET /healthz HTTP/1.0\r\nhost: {host}\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{hidden}"),
+        // Other spellings of chunked, and lengths that overflow or are in hexadecimal.
+        format!(
+            "GET /healthz HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n{hidden}"
+        ),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n{hidden}"),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n{hidden}"),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ncontent-length: 18446744073709551616\r\n\r\n{hidden}"),
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0x0\r\n\r\n{hidden}"),
+        format!(
+            "POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\ntransfer-encoding: chunked\r\n\r\n{}\r\n",
+            "f".repeat(40)
+        ),
+        // A header with a NUL, a line with two paths, and an old version with no header at all.
+        format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\nx: a\0b\r\n\r\n"),
+        format!("GET /healthz /v1/locks HTTP/1.1\r\nhost: {host}\r\n\r\n"),
+        format!("GET /healthz\r\n\r\n{hidden}"),
         "\x16\x03\x01\x02\x00\x01\x00".to_owned(),
     ];
     for shape in shapes {
@@ -178,6 +201,89 @@ async fn slow_clients_end_and_harm_no_other() {
     assert!(server.raw(body.as_bytes()).await.contains("too-slow"));
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert_eq!(server.send("GET", "/v1/locks", "").await.status, 200);
+    server.stop().await;
+}
+
+/// Each byte comes in time, and the request never ends (slowloris).
+#[tokio::test]
+async fn a_client_that_sends_a_byte_now_and_then_is_cut_off() {
+    let store = Store::local();
+    let mut config = Config::default();
+    config.patience = Duration::from_millis(700);
+    let server = Running::with(&store, config).await;
+    let host = server.address;
+    let locked = server.send("POST", "/v1/locks/held", "").await.json();
+    for begin in [
+        "GET /v1/locks HTTP/1.1\r\nx: ".to_owned(),
+        format!("POST /v1/locks/x HTTP/1.1\r\nhost: {host}\r\ncontent-length: 60000\r\n\r\n{{"),
+    ] {
+        let mut stream = TcpStream::connect(host).await.unwrap();
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        let cut_off = async {
+            while stream.write_all(b"a").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, cut_off).await.unwrap_or_else(|_| panic!("it goes on: {begin}"));
+    }
+    let lease = serde_json::json!({ "lease": locked["lease"] }).to_string();
+    assert_eq!(server.send("POST", "/v1/locks/held/renew", &lease).await.status, 200, "another client is served");
+    server.stop().await;
+}
+
+/// Requests with a few bytes changed, cut off or doubled: each has an answer or none, and a lock that is held stays held.
+#[tokio::test]
+async fn a_storm_of_broken_requests_loses_nothing() {
+    let store = Store::local();
+    let mut config = Config::default();
+    (config.patience, config.rate) = (Duration::from_millis(300), 1_000_000);
+    let server = Running::with(&store, config).await;
+    let host = server.address;
+    let granted = server.send("POST", "/v1/locks/x", r#"{"ttl_ms": 600000}"#).await.json();
+    let lease = serde_json::json!({ "lease": granted["lease"] }).to_string();
+    let length = lease.len();
+    let whole = [
+        format!("GET /v1/locks?limit=5&pattern=x HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"),
+        format!("POST /v1/locks/x/renew HTTP/1.1\r\nhost: {host}\r\ncontent-length: {length}\r\n\r\n{lease}"),
+        format!("DELETE /v1/locks/x?fence=1 HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n"),
+    ];
+    let mut seed = 7_u64;
+    let mut random = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % below
+    };
+    for round in 0..10 {
+        let broken: Vec<Vec<u8>> = (0..30)
+            .map(|number| {
+                let mut bytes = whole[number % whole.len()].clone().into_bytes();
+                for _ in 0..=random(3) {
+                    let at = random(bytes.len());
+                    match random(4) {
+                        0 => bytes[at] = u8::try_from(random(256)).unwrap(),
+                        1 => bytes.truncate(at.max(1)),
+                        2 => {
+                            bytes.remove(at);
+                        }
+                        _ => bytes.extend_from_within(at..),
+                    }
+                    bytes.resize(bytes.len().max(1), b' ');
+                }
+                bytes
+            })
+            .collect();
+        let mut answers = tokio::task::JoinSet::new();
+        for bytes in broken {
+            answers.spawn(async move { (raw(host, &bytes).await, bytes) });
+        }
+        for (answer, bytes) in answers.join_all().await {
+            let is_clear = answer.is_empty() || answer.starts_with("HTTP/1.");
+            let shown = String::from_utf8_lossy(&bytes);
+            assert!(is_clear && !answer.contains("HTTP/1.1 5"), "round {round}: {shown}\n{answer}");
+        }
+    }
+    let held = store.connect().await.list().await.unwrap();
+    assert_eq!(held.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["x"]);
+    assert_eq!(server.send("POST", "/v1/locks/x/renew", &lease).await.status, 200);
     server.stop().await;
 }
 

@@ -9,6 +9,26 @@ use serde_json::json;
 
 use super::support::{Running, Store, eventually};
 
+/// What `/metrics` has, whether the board shows it or not. The library has the first seven of its own locks, too.
+const EMITTED: [&str; 16] = [
+    "oarlock_wait_duration_seconds",
+    "oarlock_hold_duration_seconds",
+    "oarlock_held",
+    "oarlock_waiting",
+    "oarlock_renewal_duration_seconds",
+    "oarlock_lost_total",
+    "oarlock_lease_margin_seconds",
+    "oarlock_lock_held_seconds",
+    "oarlock_lock_waiters",
+    "oarlock_lock_oldest_waiter_seconds",
+    "oarlock_lock_token",
+    "oarlock_store_up",
+    "oarlock_store_listed",
+    "oarlock_store_held",
+    "oarlock_store_waiting",
+    "oarlock_store_oldest_waiter_seconds",
+];
+
 fn page(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../docs/observability", name].iter().collect()
 }
@@ -36,6 +56,11 @@ async fn the_board_and_the_rules_ask_for_metrics_that_there_are() {
     assert!(text.contains("oarlock_lock_waiters{name=\"x\\\"\\n\"} 0\n"), "{text}");
     let there = named(&text);
     let read = |file| std::fs::read_to_string(page(file)).unwrap();
+    for name in EMITTED {
+        let is_there = ["", "_bucket"].iter().any(|end| there.contains(&format!("{name}{end}")));
+        assert!(is_there, "{name} is missing: {there:?}");
+        assert!(read("../serve.md").contains(&format!("`{name}`")), "{name} is not in the manual");
+    }
     let alerts = read("alerts.yml");
     let (of_server, of_programs) = alerts.split_once("- name: oarlock-programs").expect("rules for programs");
     // What programs report that use the library, which this page lists; a histogram has a count.

@@ -1,34 +1,44 @@
 //! Streams: how many there are, and what they cost the store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Locks, Memory, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Locks, Memory, ResourceName, Result};
 use oarlock_serve::Config;
 
 use super::support::{PATIENCE, Running, Store, eventually, is_long};
 
-/// A store that counts how often it is read, and how many claims are renewed.
+/// A store that counts how often it is read, and how many claims are renewed; it can be made to answer no more.
 struct Counting {
     store: Memory,
-    reads: Arc<AtomicUsize>,
-    renewals: Arc<AtomicUsize>,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    reads: AtomicUsize,
+    renewals: AtomicUsize,
+    /// Reads fail while this is true.
+    is_down: AtomicBool,
 }
 
 /// A server over such a store, and a client of the store.
-async fn counting(viewers: usize) -> (Running, Locks, Arc<AtomicUsize>, Arc<AtomicUsize>) {
-    let (store, reads, renewals) = (Memory::new(), Arc::default(), Arc::default());
-    let counting = Counting { store: store.connect(), reads: Arc::clone(&reads), renewals: Arc::clone(&renewals) };
-    let mut config = Config::default();
+async fn counting(viewers: usize) -> (Running, Locks, Arc<Seen>) {
+    counting_with(viewers, false, Config::default()).await
+}
+
+async fn counting_with(viewers: usize, is_down: bool, mut config: Config) -> (Running, Locks, Arc<Seen>) {
+    let (store, seen) = (Memory::new(), Arc::new(Seen { is_down: is_down.into(), ..Seen::default() }));
+    let counting = Counting { store: store.connect(), seen: seen.clone() };
     config.listen = "127.0.0.1:0".parse().unwrap();
     config.streams = 2 * viewers;
     (config.connections, config.rate) = (4 * viewers, 1_000_000);
     config.audit = Some("/dev/null".into());
     let server = Running::over(Locks::over(counting).unwrap(), config).await;
-    (server, Locks::over(store).unwrap(), reads, renewals)
+    (server, Locks::over(store).unwrap(), seen)
 }
 
 impl Driver for Counting {
@@ -41,7 +51,7 @@ impl Driver for Counting {
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
-        self.renewals.fetch_add(batch.len(), SeqCst);
+        self.seen.renewals.fetch_add(batch.len(), SeqCst);
         Driver::renew(&self.store, batch).await
     }
 
@@ -54,7 +64,10 @@ impl Driver for Counting {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.reads.fetch_add(1, SeqCst);
+        self.seen.reads.fetch_add(1, SeqCst);
+        if self.seen.is_down.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Unreachable, "the store is away"));
+        }
         Driver::inspect(&self.store, query).await
     }
 
@@ -100,7 +113,7 @@ async fn streams_are_bounded_and_a_client_beyond_is_told() {
 #[tokio::test]
 async fn many_viewers_read_the_store_as_often_as_one() {
     let viewers = if is_long() { 1000 } else { 60 };
-    let (server, locks, reads, _) = counting(viewers).await;
+    let (server, locks, seen) = counting(viewers).await;
     let guard = locks.mutex("x").lock().await.unwrap();
     let (mut pages, mut streams) = (Vec::new(), Vec::new());
     for _ in 0..viewers {
@@ -112,9 +125,9 @@ async fn many_viewers_read_the_store_as_often_as_one() {
         streams.push(stream);
     }
     // Nothing changes: both are read every half second, so that a tick is two reads, however long it takes.
-    let (began, before) = (Instant::now(), reads.load(SeqCst));
+    let (began, before) = (Instant::now(), seen.reads.load(SeqCst));
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let (ticks, read) = (began.elapsed().as_millis() / 500 + 2, reads.load(SeqCst) - before);
+    let (ticks, read) = (began.elapsed().as_millis() / 500 + 2, seen.reads.load(SeqCst) - before);
     assert!(read as u128 <= 2 * ticks, "{read} reads in {ticks} ticks for {viewers} viewers of each kind");
     assert!(read >= 2, "it is read at all");
     guard.release().await.unwrap();
@@ -129,9 +142,9 @@ async fn many_viewers_read_the_store_as_often_as_one() {
     eventually("all are gone", || async { metrics().await.contains("oarlock_viewers 0\n") }).await;
     // The follower of the lock ends with its last stream: from then on only the whole store is read, every 5 s.
     eventually("the lock is not followed any more", || async {
-        let before = reads.load(SeqCst);
+        let before = seen.reads.load(SeqCst);
         tokio::time::sleep(Duration::from_secs(2)).await;
-        reads.load(SeqCst) - before <= 1
+        seen.reads.load(SeqCst) - before <= 1
     })
     .await;
     server.stop().await;
@@ -140,14 +153,14 @@ async fn many_viewers_read_the_store_as_often_as_one() {
 /// A page that is opened wants to see something at once: but the store is listed at most twice a second for that.
 #[tokio::test]
 async fn pages_that_come_and_go_read_the_store_as_often_as_one_that_stays() {
-    let (server, _, reads, _) = counting(100).await;
+    let (server, _, seen) = counting(100).await;
     server.events("/v1/watch", &[]).await.next("locks").await;
-    let (began, before) = (Instant::now(), reads.load(SeqCst));
+    let (began, before) = (Instant::now(), seen.reads.load(SeqCst));
     for _ in 0..40 {
         server.events("/v1/watch", &[]).await.next("locks").await;
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    let (ticks, read) = (began.elapsed().as_millis() / 500 + 2, reads.load(SeqCst) - before);
+    let (ticks, read) = (began.elapsed().as_millis() / 500 + 2, seen.reads.load(SeqCst) - before);
     assert!(read as u128 <= ticks, "{read} listings in {ticks} ticks");
     server.stop().await;
 }
@@ -156,19 +169,82 @@ async fn pages_that_come_and_go_read_the_store_as_often_as_one_that_stays() {
 /// the lease, nor renew a lease whose client did not ask.
 #[tokio::test]
 async fn the_stream_of_a_new_lease_is_not_judged_by_what_was_read_before() {
-    let (server, _, _, renewals) = counting(10).await;
+    let (server, _, seen) = counting(10).await;
     let mut viewer = server.events("/v1/locks/x/watch", &[]).await;
     viewer.next("lock").await;
     for round in 0..8 {
         let granted = server.send("POST", "/v1/locks/x", r#"{"ttl_ms": 60000, "wait_ms": 30000}"#).await.json();
         let lease = granted["lease"].as_str().unwrap().to_owned();
-        let before = renewals.load(SeqCst);
+        let before = seen.renewals.load(SeqCst);
         let mut stream = server.events("/v1/locks/x/watch", &[("oarlock-lease", &lease)]).await;
         while stream.next("lock").await["state"] != "held" {}
-        assert_eq!(renewals.load(SeqCst), before, "round {round}: renewed without its client");
+        assert_eq!(seen.renewals.load(SeqCst), before, "round {round}: renewed without its client");
         let body = serde_json::json!({ "lease": lease }).to_string();
         assert_eq!(server.send("POST", "/v1/locks/x/release", &body).await.status, 200, "round {round}");
         stream.next("released").await;
     }
+    server.stop().await;
+}
+
+/// A page takes `locks` for a new beginning, and would show that there are none while the store does not answer.
+#[tokio::test]
+async fn only_the_first_event_of_all_locks_is_a_new_beginning() {
+    let (server, locks, seen) = counting_with(10, true, Config::default()).await;
+    let _guard = locks.mutex("x").lock().await.unwrap();
+    let mut page = server.events("/v1/watch", &[]).await;
+    let mut next = async || tokio::time::timeout(PATIENCE, page.any()).await.expect("in time").expect("a stream");
+    let (first, data) = next().await;
+    assert_eq!((first.as_str(), &data["locks"]), ("locks", &serde_json::json!([])), "the store does not answer");
+    for is_down in [false, true, false] {
+        seen.is_down.store(is_down, SeqCst);
+        loop {
+            let (event, data) = next().await;
+            assert_ne!(event, "locks", "{data}");
+            assert_eq!(data["gone"].as_array().map_or(0, Vec::len), 0, "x is held all the time: {data}");
+            // Trouble begins, or ends.
+            if event == "trouble" && data["detail"].is_null() != is_down {
+                break;
+            }
+        }
+    }
+    server.stop().await;
+}
+
+/// What could not be read again may have ended long ago: an alert on it would be false.
+#[tokio::test]
+async fn locks_that_could_not_be_read_again_feed_no_metric() {
+    let mut config = Config::default();
+    (config.metrics_names, config.sample) = (vec!["x".to_owned()], Duration::from_millis(100));
+    let (server, locks, seen) = counting_with(10, false, config).await;
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.mutex("x").fair().wait(PATIENCE).lock().await }
+    });
+    let of_rows = [
+        "oarlock_store_held{",
+        "oarlock_store_waiting{",
+        "oarlock_store_oldest_waiter_seconds{",
+        "oarlock_lock_held_seconds{",
+        "oarlock_lock_waiters{",
+        "oarlock_lock_oldest_waiter_seconds{",
+        "oarlock_lock_token{",
+    ];
+    let metrics = async || server.send("GET", "/metrics", "").await.text;
+    for is_up in [true, false, true] {
+        seen.is_down.store(!is_up, SeqCst);
+        let line = format!("oarlock_store_up{{backend=\"mem\"}} {}\n", u8::from(is_up));
+        eventually("it is sampled", || async {
+            let text = metrics().await;
+            text.contains(&line) && (!is_up || text.contains("oarlock_lock_waiters{name=\"x\"} 1\n"))
+        })
+        .await;
+        let text = metrics().await;
+        for metric in of_rows {
+            assert_eq!(text.contains(metric), is_up, "{metric}\n{text}");
+        }
+    }
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
     server.stop().await;
 }

@@ -140,12 +140,7 @@ impl Running {
 
     /// What these bytes are answered with; all that comes until the connection ends.
     pub(super) async fn raw(&self, bytes: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // It may refuse before it has read everything.
-        let _ = stream.write_all(bytes).await;
-        let mut all = Vec::new();
-        let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("it ends the connection");
-        String::from_utf8_lossy(&all).into_owned()
+        raw(self.address, bytes).await
     }
 
     pub(super) async fn events(&self, path: &str, headers: &[(&str, &str)]) -> Events {
@@ -153,6 +148,16 @@ impl Running {
         stream.write_all(request(self.address, "GET", path, "", headers).as_bytes()).await.unwrap();
         Events { stream: BufReader::new(stream), is_in_body: false, text: Vec::new() }
     }
+}
+
+/// What these bytes are answered with; all that comes until the connection ends.
+pub(super) async fn raw(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // It may refuse before it has read everything.
+    let _ = stream.write_all(bytes).await;
+    let mut all = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("it ends the connection");
+    String::from_utf8_lossy(&all).into_owned()
 }
 
 fn request(address: SocketAddr, method: &str, path: &str, body: &str, headers: &[(&str, &str)]) -> String {
@@ -239,24 +244,34 @@ impl Events {
     /// The next event with this name; others are passed over.
     pub(super) async fn next(&mut self, wanted: &str) -> Value {
         let found = async {
-            let mut name = String::new();
             loop {
-                let Some(end) = self.text.iter().position(|byte| *byte == b'\n') else {
-                    assert!(self.more().await, "the stream ended before {wanted}");
-                    continue;
-                };
-                let line: Vec<u8> = self.text.drain(..=end).collect();
-                let line = String::from_utf8(line).unwrap();
-                if let Some(event) = line.strip_prefix("event: ") {
-                    name = event.trim().to_owned();
-                } else if let Some(data) = line.strip_prefix("data: ")
-                    && name == wanted
-                {
-                    return serde_json::from_str(data).unwrap();
+                let (name, data) = self.any().await.unwrap_or_else(|| panic!("the stream ended before {wanted}"));
+                if name == wanted {
+                    return data;
                 }
             }
         };
         tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no {wanted} in time"))
+    }
+
+    /// The next event with its name, whatever it is; `None` at the end of the stream.
+    pub(super) async fn any(&mut self) -> Option<(String, Value)> {
+        let mut name = String::new();
+        loop {
+            let Some(end) = self.text.iter().position(|byte| *byte == b'\n') else {
+                if self.more().await {
+                    continue;
+                }
+                return None;
+            };
+            let line: Vec<u8> = self.text.drain(..=end).collect();
+            let line = String::from_utf8(line).unwrap();
+            if let Some(event) = line.strip_prefix("event: ") {
+                name = event.trim().to_owned();
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                return Some((name, serde_json::from_str(data).unwrap()));
+            }
+        }
     }
 
     /// Reads to the end of the stream.
