@@ -230,7 +230,7 @@ impl Leases {
             gone_at,
             is_over: false,
             ending: None,
-            counted: counted,
+            counted,
         };
         match known.entry(lease.id) {
             Entry::Vacant(entry) => {
