@@ -23,8 +23,10 @@ struct Candidate {
     changelog: String,
     /// What `git status --porcelain` prints.
     changed: String,
-    /// The tags of releases, in any order.
+    /// The tags of releases that this commit comes after, in any order.
     tags: Vec<String>,
+    /// Whether any commit has the tag of this version.
+    is_taken: bool,
 }
 
 /// Checks, packs, builds, and prints what is left to do.
@@ -65,9 +67,11 @@ impl Candidate {
     fn find(workspace: &Workspace) -> anyhow::Result<Self> {
         let versions = versions(workspace)?;
         let version = versions.first().map(|(_, version)| version.clone()).context("no crate is published")?;
-        let tags = git(workspace, &["tag", "--list", "v*"])?.lines().map(str::to_owned).collect();
+        // A fix of an older version is released beside newer ones.
+        let tags = git(workspace, &["tag", "--merged", "HEAD", "--list", "v*"])?.lines().map(str::to_owned).collect();
+        let is_taken = !git(workspace, &["tag", "--list", &format!("v{version}")])?.is_empty();
         let changed = git(workspace, &["status", "--porcelain"])?;
-        Ok(Self { version, versions, changelog: read(workspace, "CHANGELOG.md")?, changed, tags })
+        Ok(Self { version, versions, changelog: read(workspace, "CHANGELOG.md")?, changed, tags, is_taken })
     }
 
     /// Why it cannot be released.
@@ -80,6 +84,9 @@ impl Candidate {
             faults.push(format!("{what} has the version `{version}`, not {}", self.version));
         }
         faults.extend(changelog_fault(&self.changelog, &self.version));
+        if self.is_taken {
+            faults.push(format!("another commit was released as v{}", self.version));
+        }
         match (numbers(&self.version), self.last_tag()) {
             (None, _) => faults.push(format!("the version `{}` is not of the form 1.2.3", self.version)),
             (Some(this), Some((tag, last))) if this <= last => {
@@ -182,6 +189,7 @@ mod tests {
             changelog: CHANGELOG.to_owned(),
             changed: String::new(),
             tags,
+            is_taken: false,
         }
     }
 
@@ -202,6 +210,7 @@ mod tests {
         for (candidate, fault) in [
             (Candidate { changed: " M src/lib.rs\n".to_owned(), ..ready() }, "src/lib.rs"),
             (Candidate { versions: other, ..ready() }, "python/Cargo.toml has the version `0.1.0`"),
+            (Candidate { is_taken: true, ..ready() }, "released as v0.2.0"),
             (tagged("v0.2.0"), "not newer than the last release, v0.2.0"),
             (tagged("v0.10.0"), "not newer than the last release, v0.10.0"),
             (changelog(&unreleased), "entries under [Unreleased]"),

@@ -144,7 +144,7 @@ impl Rules {
     /// left must not be spent on ending the command.
     pub(crate) fn within(self, left: Duration) -> Self {
         let kill_after = if self.chosen { self.kill_after } else { self.kill_after.min(left / 4) };
-        Self { kill_after, ..self }
+        Self { kill_after, slack: self.slack.min(left / 10), ..self }
     }
 }
 
@@ -214,10 +214,12 @@ mod tests {
     /// KILL would leave the command half of them.
     #[test]
     fn a_shorter_lease_leaves_time_to_work() {
-        let slack = Duration::from_millis(500);
+        let slack = Duration::from_secs(1);
         let rules = Rules { on_lost: OnLost::Term, kill_after: Duration::from_secs(5), chosen: false, slack };
         assert_eq!(rules.within(Duration::from_secs(8)).kill_after, Duration::from_secs(2));
+        assert_eq!(rules.within(Duration::from_secs(8)).slack, Duration::from_millis(800));
         assert_eq!(rules.within(Duration::from_secs(30)).kill_after, Duration::from_secs(5));
+        assert_eq!(rules.within(Duration::from_secs(30)).slack, slack);
         let chosen = Rules { chosen: true, ..rules };
         assert_eq!(chosen.within(Duration::from_secs(8)).kill_after, Duration::from_secs(5), "what was chosen stays");
     }

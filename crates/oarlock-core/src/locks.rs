@@ -205,9 +205,8 @@ impl Locks {
     /// protect the data by fences then.
     ///
     /// # Guarantees
-    /// No claim is ended but the one that had this fence. A request that the network delivers twice also ends what this
-    /// claim was granted in between, which it can be only if it never heard of its first grant. Without a grace the
-    /// hold is over in the store when this returns [`Released::Released`].
+    /// No other claim is ended. If the network delivers the request twice, the second one can end a later grant of the
+    /// same claim. Without a grace the hold is over in the store when this returns [`Released::Released`].
     ///
     /// # Cancel safety
     /// If the future is dropped, a request that was sent is finished in the background: the hold may end or not.

@@ -257,10 +257,12 @@ fn row(lock: Lock, at_ms: i64, took_ms: i64, before: &Sample) -> Arc<Row> {
 
 /// Whether nothing has changed but the time, which is known to `doubt_ms`.
 fn is_same(before: &Lock, now: &Lock, passed_ms: i64, doubt_ms: i64) -> bool {
-    let aged = |before: u64, now: u64, by: i64| {
-        let by = i64::try_from(before).unwrap_or(i64::MAX).saturating_add(by) - i64::try_from(now).unwrap_or(i64::MAX);
-        by.abs() <= doubt_ms
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let aged = |before: u64, now: u64, by: i64, doubt_ms: i64| {
+        (number(before).saturating_add(by) - number(now)).abs() <= doubt_ms
     };
+    // A renewal must be seen, however slow the listing is.
+    let lease_doubt = |now: u64| doubt_ms.min(JITTER_MS.max(number(now) / 4));
     let holders = before.holders.len() == now.holders.len()
         && before.holders.iter().zip(&now.holders).all(|(before, now)| {
             before.claim == now.claim
@@ -268,8 +270,8 @@ fn is_same(before: &Lock, now: &Lock, passed_ms: i64, doubt_ms: i64) -> bool {
                 && before.ending == now.ending
                 && before.value == now.value
                 && before.label == now.label
-                && aged(before.held_ms, now.held_ms, passed_ms)
-                && aged(before.lease_left_ms, now.lease_left_ms, -passed_ms)
+                && aged(before.held_ms, now.held_ms, passed_ms, doubt_ms)
+                && aged(before.lease_left_ms, now.lease_left_ms, -passed_ms, lease_doubt(now.lease_left_ms))
         });
     let claims = |lock: &Lock| -> Option<Vec<(String, u32)>> {
         Some(lock.waiters.as_ref()?.iter().map(|waiter| (waiter.claim.clone(), waiter.behind)).collect())

@@ -275,9 +275,9 @@ fn write(connection: &mut Connection, changes: &[Change]) -> rusqlite::Result<()
                 "UPDATE waits SET until_ms = ?3, granted = ?4 WHERE name = ?1 AND claim = ?2 AND until_ms IS NULL",
             )?.execute(params![name, claim, until, granted])?,
             // A break by this server is sampled, too, and after a restart what was sampled before is sampled again. A hold
-            // of some stores has no fence: its claim tells it from the next one.
+            // of some stores has no fence: its claim tells it from the next one. Older files have no claims.
             Change::Broken(Break { at, name, claim, fence, by, why, outcome }) => transaction.prepare_cached(
-                "INSERT INTO breaks (at_ms, name, claim, fence, by, why, outcome) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE NOT EXISTS (SELECT 1 FROM breaks WHERE name = ?2 AND claim = ?3 AND fence = ?4 AND by = ?5 AND why = ?6)",
+                "INSERT INTO breaks (at_ms, name, claim, fence, by, why, outcome) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE NOT EXISTS (SELECT 1 FROM breaks WHERE name = ?2 AND (claim = ?3 OR claim = '' AND fence <> '') AND fence = ?4 AND by = ?5 AND why = ?6)",
             )?.execute(params![at, name, claim, fence, by, why, outcome])?,
         };
     }

@@ -45,15 +45,12 @@ const SWEEP: Duration = Duration::from_millis(500);
 pub(crate) struct Lease {
     pub(crate) ticket: LockTicket,
     pub(crate) id: ClaimId,
-    /// How long it lives in the store without a renewal.
-    ttl: Duration,
 }
 
 /// The parts of a ticket that only its text shows.
 #[derive(Deserialize)]
 struct Parts {
     id: ClaimId,
-    ttl_ms: u64,
     granted: Option<IgnoredAny>,
     value: Option<IgnoredAny>,
 }
@@ -67,8 +64,8 @@ impl fmt::Debug for Lease {
 impl Lease {
     fn new(ticket: LockTicket) -> Result<Self, Problem> {
         let parts = serde_json::to_value(&ticket).and_then(serde_json::from_value);
-        let Parts { id, ttl_ms, .. } = parts.map_err(|error| internal(&error))?;
-        Ok(Self { ticket, id, ttl: Duration::from_millis(ttl_ms) })
+        let Parts { id, .. } = parts.map_err(|error| internal(&error))?;
+        Ok(Self { ticket, id })
     }
 
     /// As its client keeps it.
@@ -82,7 +79,7 @@ impl Lease {
         let bad = || Problem::bad_request("this is no lease: send the text that the answer to the lock had, unchanged");
         let json = URL_SAFE_NO_PAD.decode(text).ok().filter(|_| text.len() <= MAX_LEASE_BYTES).ok_or_else(bad)?;
         let ticket: LockTicket = serde_json::from_slice(&json).map_err(|_| bad())?;
-        let Parts { id, ttl_ms, granted, value } = serde_json::from_slice(&json).map_err(|_| bad())?;
+        let Parts { id, granted, value } = serde_json::from_slice(&json).map_err(|_| bad())?;
         // A lease of this server has none of these. With them the fence need not be the store's, and is shown to others.
         if granted.is_some() || value.is_some() || !ticket.is_renewed() {
             return Err(bad());
@@ -94,7 +91,7 @@ impl Lease {
                 oarlock_core::text::quoted(name.as_str())
             )));
         }
-        Ok(Self { ticket, id, ttl: Duration::from_millis(ttl_ms) })
+        Ok(Self { ticket, id })
     }
 }
 
@@ -221,7 +218,7 @@ impl Leases {
     /// Notes a grant or a renewal. A lease that is not known is counted by `counted`.
     fn note(&self, lease: &Lease, kind: Kind, ends_at: Moment, counted: impl FnOnce() -> Counted) {
         let (mut known, now) = (self.known(), now());
-        let gone_at = now + lease.ttl;
+        let gone_at = gone_at(now, ends_at);
         let new = |counted| Known {
             kind,
             since: now,
@@ -289,6 +286,13 @@ impl Leases {
         });
         ended
     }
+}
+
+/// When a lease has ended in the store, too, whose client must stop believing at `ends_at`. The store says how long a
+/// lease is, and may give more or less than was asked for; belief ends earlier by the drift of clocks and by the time
+/// that the answer took.
+fn gone_at(now: Moment, ends_at: Moment) -> Moment {
+    ends_at + ends_at.since(now) / 20 + Duration::from_secs(1)
 }
 
 /// A grant or a renewal, for its client.
@@ -498,6 +502,22 @@ mod tests {
         }
         let other = Lease::read(&text, &ResourceName::new("y").unwrap()).unwrap_err();
         assert!(other.detail.contains("\"x\"") && other.detail.contains("\"y\""), "{}", other.detail);
+    }
+
+    /// A store may give a longer lease than was asked for, and the text of a lease comes from its client.
+    #[tokio::test]
+    async fn the_store_says_when_a_lease_ends() {
+        let locks = oarlock::connect("mem:").await.unwrap();
+        let guard =
+            locks.mutex("x").ttl(Duration::from_secs(1)).lifetime(oarlock::Lifetime::Lease).lock().await.unwrap();
+        let lease = Lease::new(guard.hand_over().unwrap()).unwrap();
+        let (leases, begun) = (Leases::default(), now());
+        leases.note(&lease, Kind::Mutex, begun + Duration::from_secs(60), || LeaseQuota::default().count(&owner()));
+        assert!(leases.take_ended(begun + Duration::from_secs(59)).is_empty() && leases.get(lease.id).is_some());
+        assert_eq!(leases.take_ended(begun + Duration::from_secs(61)).len(), 1);
+        assert!(leases.known().contains_key(&lease.id), "it can be renewed until it has ended in the store");
+        leases.take_ended(begun + Duration::from_secs(65));
+        assert!(leases.known().is_empty());
     }
 
     /// The runtime may stop a request anywhere that it awaits, also because the task has used up its budget, and the

@@ -194,7 +194,7 @@ impl Metrics {
             u64::from(sample.listing != Listing::Unsupported && sample.trouble.is_none()),
         );
         // What could not be read again may have ended long ago: it must not feed an alert.
-        if sample.trouble.is_some() || sample.at_ms == 0 {
+        if sample.trouble.is_some() || sample.at_ms == 0 || sample.listing == Listing::Unsupported {
             return;
         }
         let totals: BTreeMap<Labels, (usize, usize)> =

@@ -479,6 +479,10 @@ async fn gather<C: Conn>(conn: &mut C, order: &Order) -> Result<Step, Error> {
 }
 
 async fn begin<C: Conn>(conn: &mut C) -> Result<(), Error> {
+    // The server would commit it, or take ours for a part of it.
+    if conn.in_transaction() {
+        return Err(Error::answer("this connection is in a transaction: use `inside`"));
+    }
     let begin = match conn.dialect() {
         Dialect::Sqlite => "begin immediate",
         _ => "start transaction",

@@ -130,8 +130,8 @@ fn judge_connections(limits: Limits, report: &mut Report) {
     let idle: Vec<_> = report.idle.iter().filter(|(_, span)| *span > limits.max_idle).collect();
     if let Some((server, longest)) = idle.iter().max_by_key(|(_, span)| *span) {
         let reason = format!(
-            "{} connections of Oarlock have asked for nothing for more than {}, the longest for {} on {server}: their \
-             clients need no lock, or are gone, and the server has not noticed it",
+            "{} connections of Oarlock have asked for nothing for more than {}, the longest for {} on {server}: a client \
+             keeps some open for its session, and some may be of clients that are gone",
             idle.len(),
             text::span(limits.max_idle),
             text::span(*longest)

@@ -393,9 +393,10 @@ async fn date(address: &str) -> std::io::Result<Option<i64>> {
 fn seconds_of(date: &str) -> Option<i64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let mut words = date.split(' ').skip(1);
-    let (day, month, year) = (words.next()?.parse::<i64>().ok()?, words.next()?, words.next()?.parse::<i64>().ok()?);
+    let number = |word: &str| word.parse::<u16>().ok().map(i64::from);
+    let (day, month, year) = (number(words.next()?)?, words.next()?, number(words.next()?)?);
     let month = i64::try_from(MONTHS.find(month)? / 3 + 1).ok()?;
-    let mut time = words.next()?.split(':').map(|part| part.parse::<i64>().ok());
+    let mut time = words.next()?.split(':').map(number);
     let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
     // Years that begin in March have their leap day at the end.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };

@@ -133,10 +133,11 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Opens the file. Without `resume` it begins anew; the repository has what was there.
+    /// Opens the file. Without `resume`, what is there is put aside.
     pub(crate) fn open(resume: bool) -> anyhow::Result<Self> {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/measurements/fault-runs.jsonl"));
         if !resume && path.exists() {
+            fs::copy(&path, folder()?.join("runs.old.jsonl"))?;
             fs::remove_file(&path)?;
         }
         let text = if path.exists() { fs::read_to_string(&path)? } else { String::new() };

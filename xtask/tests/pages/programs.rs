@@ -40,17 +40,17 @@ fn in_other_languages_are_built_or_run() {
     assert!(found > 15, "only {found} programs were found");
 }
 
-/// Whether a program accepts a text; nothing if the program is not installed, which is a failure where CI is set.
+/// Whether a program accepts a text; nothing if the program is not installed. `interop` fails without the languages where
+/// CI is set.
 fn accepts(program: &str, arguments: &[&str], input: &str) -> Option<bool> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) if std::env::var_os("CI").is_none() => {
+        Err(error) => {
             println!("skipped: {program}: {error}");
             return None;
         }
-        Err(error) => panic!("{program}: {error}"),
     };
     let mut pipe = child.stdin.take().expect("a pipe");
     std::io::Write::write_all(&mut pipe, input.as_bytes()).expect("it reads");

@@ -202,12 +202,13 @@ impl Candidate<'_> {
     /// Runs a script under the lock: it is ended when the lock is about to be lost.
     async fn hook(&mut self, script: &OsString, multi: &MultiGuard) -> Result<Ended, Failure> {
         let RunSettings { rules, store, .. } = self.settings;
+        let rules = rules.within(multi.time_left());
         let variables = run::variables(self.settings, self.locks, multi);
         let (events, job) = (self.events, self.job);
         let mut child = Child::spawn(&shell(script), variables, job)?;
         let (held_until, renewed) = (None, true);
-        let (rules_of, messages) = (*rules, store.messages);
-        let watch = Watch { multi, rules: rules_of, signals: self.signals, events, held_until, renewed, job, messages };
+        let messages = store.messages;
+        let watch = Watch { multi, rules, signals: self.signals, events, held_until, renewed, job, messages };
         let ended = watch.over(&mut child).await;
         child.end_group(tokio::time::Instant::now() + rules.kill_after, multi.ends_within(rules.slack)).await;
         Ok(ended)

@@ -107,7 +107,7 @@ async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
                         let begun = asked.take().unwrap_or(now);
                         // Unless a key or a break asked for another look since.
                         if due <= begun {
-                            due = next_look(begun, now, args.every);
+                            due = next_look(begun, if listed.is_ok() { now } else { begun }, args.every);
                         }
                         match listed {
                             Ok(snapshot) if !model.paused => model.refresh(snapshot),

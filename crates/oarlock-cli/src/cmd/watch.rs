@@ -81,7 +81,8 @@ impl Follower<'_> {
             }
             let begun = Instant::now();
             let looked = self.look().await;
-            let ended = Instant::now();
+            // A store that did not answer in time was not at work for so long.
+            let ended = if looked.is_ok() { Instant::now() } else { begun };
             match looked {
                 Ok(states) => {
                     let is_first = !std::mem::replace(&mut has_looked, true);

@@ -335,7 +335,7 @@ fn few_are_left_out() {
     assert!(reasons.iter().all(|reason| reason.len() > 10), "a reason for each: {reasons:?}");
     let guide = |block: &&Block| !block.page.starts_with("docs/") || block.page.starts_with("docs/guide");
     let guide = blocks.iter().filter(guide).filter(|block| block.mark("not run").is_some()).count();
-    assert!(guide == 0 && reasons.len() <= 8, "too many commands are not run: {reasons:?}");
+    assert!(guide == 0 && reasons.len() <= 9, "too many commands are not run: {reasons:?}");
 }
 
 /// The arguments of each `oarlock` command in a text, up to what it starts itself.

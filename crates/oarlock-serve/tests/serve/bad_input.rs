@@ -282,7 +282,8 @@ async fn a_storm_of_broken_requests_loses_nothing() {
         }
     }
     let held = store.connect().await.list().await.unwrap();
-    assert_eq!(held.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["x"]);
+    // A changed request may be a right one, and take another lock.
+    assert!(held.iter().any(|lock| lock.name.as_str() == "x"), "{held:?}");
     assert_eq!(server.send("POST", "/v1/locks/x/renew", &lease).await.status, 200);
     server.stop().await;
 }

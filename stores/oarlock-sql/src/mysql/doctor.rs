@@ -216,8 +216,8 @@ async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) 
         on.find(&NEWER_FORMAT, format!("the tables have format {found}, this version needs {FORMAT}"));
         return Ok(is_cluster);
     }
-    let idle: Vec<u64> = conn.query(IDLE).await.map_err(failed)?;
-    on.idle(idle.into_iter().map(Duration::from_secs));
+    let idle: Vec<Option<i64>> = conn.query(IDLE).await.map_err(failed)?;
+    on.idle(idle.into_iter().filter_map(|seconds| u64::try_from(seconds?).ok()).map(Duration::from_secs));
     let (is_alone, flavour) = probe(conn).await?;
     if !is_alone && !server_info.is_on("wsrep_on") {
         on.find(&POOLER, "a pooler is in between: a dead holder is noticed by its lease only");

@@ -90,15 +90,18 @@ impl Contender {
         }
         let from = self.clock.now();
         let broken = locks.break_hold(name, fence, Ending::new("operator", "simulated"), grace).await;
-        // A request whose answer was given up may still be on its way, for as long as one can be late. One that comes
-        // again ends what this claim was granted meanwhile, if it had not heard of the first grant.
-        let late = match broken {
-            Err(_) => self.plan.ttl * 4,
-            Ok(_) if self.plan.chances.twice > 0.0 => self.plan.ttl * 2,
-            Ok(_) => Duration::ZERO,
-        };
+        // A request whose answer was given up may still be on its way, for as long as one can be late.
+        let late = if broken.is_ok() { Duration::ZERO } else { self.plan.ttl * 4 };
         let until = self.clock.now() + grace + late;
-        lock(&self.log).upsets.push(Upset { claim: Some((name.to_owned(), claim)), from, until, forgets: false });
+        let claim = Some((name.to_owned(), claim));
+        let upset = Upset { claim, granted_after: Moment::ZERO, from, until, forgets: false };
+        let mut log = lock(&self.log);
+        if self.plan.chances.twice > 0.0 {
+            // One that comes again ends what this claim was granted meanwhile, if it had not heard of the first grant.
+            let until = until + self.plan.ttl * 2;
+            log.upsets.push(Upset { granted_after: from, until, ..upset.clone() });
+        }
+        log.upsets.push(upset);
     }
 
     /// Whether the task goes on after this error.

@@ -44,6 +44,8 @@ pub(super) struct Log {
 pub(super) struct Upset {
     /// The name and the claim that it concerns; `None`: all.
     pub(super) claim: Option<(String, ClaimId)>,
+    /// Only holds that were granted after this.
+    pub(super) granted_after: Moment,
     pub(super) from: Moment,
     pub(super) until: Moment,
     /// It forgets fences and memos as well.
@@ -142,6 +144,7 @@ impl Log {
             let slept = self.suspended(upset.from, hold.ended);
             // A claim that was asked for afterwards may live by a session from before.
             let from_before = hold.asked <= upset.until || plan.style == Style::Session;
+            let concerns = concerns && hold.granted >= upset.granted_after;
             concerns && upset.from <= at && from_before && hold.ended <= upset.until + slack + slept
         })
     }
@@ -204,7 +207,7 @@ mod tests {
             log.history.hold(hold);
         }
         let claim = of.map(|(name, number)| (name.to_owned(), claim(number)));
-        log.upsets.push(Upset { claim, from: at(1000), until: at(1100), forgets: true });
+        log.upsets.push(Upset { claim, granted_after: Moment::ZERO, from: at(1000), until: at(1100), forgets: true });
         log.suspends = suspends.iter().map(|(from, to)| (at(*from), at(*to))).collect();
         log.verdict(&plan(Style::Rows)).is_ok()
     }
@@ -236,7 +239,13 @@ mod tests {
             let mut log = Log::default();
             log.history.hold(hold(1, 1110, ends));
             log.history.hold(hold(2, 1200, 9000));
-            log.upsets.push(Upset { claim: None, from: at(1000), until: at(1100), forgets: false });
+            log.upsets.push(Upset {
+                claim: None,
+                granted_after: Moment::ZERO,
+                from: at(1000),
+                until: at(1100),
+                forgets: false,
+            });
             log.verdict(&plan(style)).is_ok()
         };
         assert!(overlap(Style::Session, 1400));
@@ -263,7 +272,13 @@ mod tests {
             }
             log.history.hold(hold(2, 1200, 9000));
             log.history.hold(hold(3, 1250, 8000));
-            log.upsets.push(Upset { claim: None, from: at(1000), until: at(1100), forgets: true });
+            log.upsets.push(Upset {
+                claim: None,
+                granted_after: Moment::ZERO,
+                from: at(1000),
+                until: at(1100),
+                forgets: true,
+            });
             log.verdict(&plan(Style::Rows)).is_ok()
         };
         assert!(!overlap(false) && !overlap(true));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use oarlock_core::clock::{Clock, TokioClock};
+use oarlock_core::clock::{Clock, Moment, TokioClock};
 use oarlock_core::{DynDriver, LockEvent, Locks, Result};
 use tokio::task::JoinSet;
 
@@ -309,7 +309,13 @@ impl World {
     /// From now on the store may not know all of its holders.
     fn upset(&self, span: Duration, forgets: bool) {
         let from = self.clock.now();
-        lock(&self.log).upsets.push(Upset { claim: None, from, until: from + span, forgets });
+        lock(&self.log).upsets.push(Upset {
+            claim: None,
+            granted_after: Moment::ZERO,
+            from,
+            until: from + span,
+            forgets,
+        });
     }
 
     /// After the storm: nothing is left, and the store still works.
