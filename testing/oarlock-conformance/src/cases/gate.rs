@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oarlock_core::Claim;
 use oarlock_core::state::Waiters;
 
 use super::cases;
@@ -30,7 +31,8 @@ async fn one_contender_for_many(context: Arc<TestContext>) -> Outcome {
             tokio::time::sleep(context.ttl() / 10).await;
         }
     };
-    within(context.ttl() * 2, "the count of those behind", poll).await??;
+    // The store learns of those that came later with the next renewal of the first.
+    within(Claim::MAX_WAITER_TTL, "the count of those behind", poll).await??;
     guard.release().await?;
     for task in tasks {
         within(context.pace.soon * 5, "the tasks behind the gate", task).await???;
