@@ -146,7 +146,7 @@ fn judge_fences(limits: Limits, report: &mut Report) {
         Some(last) if last >= seen => {}
         Some(last) => {
             let reason = format!(
-                "its next fence is {} or a little more, and {seen} was seen before: a late holder could write over a \
+                "the next fence of this store is about {}, and {seen} was seen before: a late holder could write over a \
                  later one",
                 last.saturating_add(1)
             );

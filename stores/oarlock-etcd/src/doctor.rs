@@ -441,7 +441,8 @@ mod tests {
         ] {
             assert_eq!(seconds_of(date), Some(seconds), "{date}");
         }
-        for wrong in ["", "today", "Sun, 06 Foo 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT"] {
+        let huge = "Sun, 06 Nov 9223372036854775807 08:49:37 GMT";
+        for wrong in ["", "today", "Sun, 06 Foo 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT", huge] {
             assert_eq!(seconds_of(wrong), None, "{wrong}");
         }
     }
