@@ -21,6 +21,7 @@ mod python;
 mod readme;
 mod release;
 mod report;
+mod scratch;
 mod setup;
 mod simulate;
 mod test;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::limiter::{Limiter, Permit};
 use crate::parts::{Part, nice};
+use crate::scratch::Scratch;
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
 /// Programs that take half a minute and more, the longest first. They start first, so that none of them runs alone at
@@ -105,7 +106,10 @@ pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result
         let command = part.beside_tests(workspace, long, None)?;
         Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
     });
-    let results = Results { long, ..Results::default() };
+    let results = Results { long, scratch: Scratch::new(), ..Results::default() };
+    if let Some(folder) = results.scratch.path() {
+        println!("temporary files of the tests: in memory, below {}", folder.display());
+    }
     let limiter = Limiter::default();
     let worker = || {
         while let Some((_permit, program)) = queue.next(&limiter) {
@@ -176,13 +180,15 @@ impl Queue {
 #[derive(Default)]
 struct Results {
     long: bool,
+    scratch: Scratch,
     failures: Mutex<Vec<Failure>>,
     done: Mutex<Vec<Done>>,
 }
 
 impl Results {
-    fn run(&self, program: Program) {
+    fn run(&self, mut program: Program) {
         let (part, start) = (program.part, Instant::now());
+        self.scratch.apply(&mut program.command);
         let result = run_one(program, self.long);
         match part {
             Some(part) => locked(&self.done).push((part, start.elapsed(), result)),
