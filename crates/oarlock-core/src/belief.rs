@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::claim::{Claim, Fence};
 use crate::clock::{Clock, Moment, sleep_until};
-use crate::driver::Gone;
+use crate::driver::{Gone, SessionEnd};
 use crate::state::Ending;
 use crate::telemetry::{HoldCell, Telemetry};
 
@@ -148,6 +148,8 @@ pub(crate) struct BeliefCell {
     /// Nanoseconds on `clock`; only written under `bound`.
     deadline: AtomicU64,
     suspect: AtomicBool,
+    /// The session that the grant ends with.
+    ends_with: Option<SessionEnd>,
     /// Its holder released it: belief has ended, and nothing was lost. Only written under `bound`.
     released: AtomicBool,
     reason: OnceLock<LossReason>,
@@ -177,6 +179,7 @@ impl BeliefCell {
             clock,
             deadline: AtomicU64::new(end_of(from, ttl).min(bound.at).as_nanos()),
             suspect: AtomicBool::new(false),
+            ends_with: None,
             released: AtomicBool::new(false),
             reason: OnceLock::new(),
             over: OnceLock::new(),
@@ -186,10 +189,29 @@ impl BeliefCell {
         }
     }
 
+    /// The same belief, which also ends with this session.
+    pub(crate) fn ending_with(self, session: Option<SessionEnd>) -> Self {
+        Self { ends_with: session, ..self }
+    }
+
+    /// The session that it ends with.
+    pub(crate) fn ends_with(&self) -> Option<&SessionEnd> {
+        self.ends_with.as_ref()
+    }
+
+    fn is_session_over(&self) -> bool {
+        self.ends_with.as_ref().is_some_and(SessionEnd::has_ended)
+    }
+
+    /// Whether belief has ended, or must end now.
+    fn is_over(&self) -> bool {
+        self.has_ended() || self.is_session_over() || self.clock.now() >= self.deadline()
+    }
+
     /// Ends this belief without a loss, and gives its successor: the belief of another holder in the same lease.
     pub(crate) fn succeed(&self) -> Option<Self> {
         let bound = self.change();
-        if self.reason.get().is_some() || self.is_released() || self.clock.now() >= self.deadline() {
+        if self.is_over() {
             return None;
         }
         self.released.store(true, Ordering::Release);
@@ -197,6 +219,7 @@ impl BeliefCell {
             clock: self.clock.clone(),
             deadline: AtomicU64::new(self.deadline().as_nanos()),
             suspect: AtomicBool::new(self.suspect.load(Ordering::Acquire)),
+            ends_with: self.ends_with.clone(),
             released: AtomicBool::new(false),
             reason: OnceLock::new(),
             over: OnceLock::new(),
@@ -219,15 +242,12 @@ impl BeliefCell {
         if self.is_held() { self.deadline().since(self.clock.now()) } else { Duration::ZERO }
     }
 
-    /// Whether the lock is held. No I/O: it only reads the clock.
+    /// Whether the lock is held. No I/O: it only reads the clock, and whether the session has ended.
     pub(crate) fn is_held(&self) -> bool {
-        if self.reason.get().is_some() || self.is_released() {
+        if self.has_ended() {
             return false;
         }
-        if self.clock.now() < self.deadline() {
-            return true;
-        }
-        !self.end_if_due()
+        !self.is_over() || !self.end_if_due()
     }
 
     fn is_released(&self) -> bool {
@@ -238,12 +258,10 @@ impl BeliefCell {
     pub(crate) fn release(&self) {
         let bound = self.change();
         if self.reason.get().is_none() {
-            let deadline = self.deadline();
-            if self.clock.now() < deadline {
-                self.released.store(true, Ordering::Release);
-            } else {
+            match self.reason_now(&bound) {
+                None => self.released.store(true, Ordering::Release),
                 // It ended before: after a suspend the release may run before any timer.
-                let _ = self.reason.set(if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() });
+                Some(reason) => _ = self.reason.set(reason),
             }
         }
         drop(bound);
@@ -308,7 +326,7 @@ impl BeliefCell {
     /// back, even if the store still has the claim.
     pub(crate) fn extend(&self, from: Moment, ttl: Duration) -> bool {
         let bound = self.change();
-        if self.reason.get().is_some() || self.is_released() || self.clock.now() >= self.deadline() {
+        if self.is_over() {
             return false;
         }
         // Answers may arrive out of order: an older one does not shorten belief.
@@ -320,7 +338,7 @@ impl BeliefCell {
     /// The lease of `ttl` whose request was sent at `from` is the last one.
     pub(crate) fn end_by(&self, from: Moment, ttl: Duration, reason: LossReason) {
         let mut bound = self.change();
-        if self.reason.get().is_some() || self.is_released() || self.clock.now() >= self.deadline() {
+        if self.is_over() {
             return;
         }
         *bound = Bound { at: end_of(from, ttl).min(bound.at), reason };
@@ -339,21 +357,28 @@ impl BeliefCell {
         matches!(self.change().reason, LossReason::Broken(_))
     }
 
-    /// Ends belief if the deadline has passed; true if it has ended.
+    /// Ends belief if the deadline has passed or the session has ended; true if it has ended.
     pub(crate) fn end_if_due(&self) -> bool {
         let bound = self.change();
         if self.is_released() {
             return true;
         }
-        let deadline = self.deadline();
-        if self.reason.get().is_none() && self.clock.now() < deadline {
-            return false;
+        if self.reason.get().is_none() {
+            let Some(reason) = self.reason_now(&bound) else { return false };
+            let _ = self.reason.set(reason);
         }
-        let reason = if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() };
-        let _ = self.reason.set(reason);
         drop(bound);
         self.cancel();
         true
+    }
+
+    /// Why belief must end now, if it must.
+    fn reason_now(&self, bound: &Bound) -> Option<LossReason> {
+        let deadline = self.deadline();
+        if self.clock.now() >= deadline {
+            return Some(if deadline < bound.at { LossReason::Expired } else { bound.reason.clone() });
+        }
+        self.is_session_over().then_some(LossReason::Session)
     }
 
     /// Ends belief now, unless it has ended.
@@ -429,9 +454,17 @@ impl BeliefCell {
                 }
                 return;
             }
+            let session = async {
+                match &self.ends_with {
+                    Some(session) => session.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 () = self.token().cancelled() => if !self.is_released() { return },
+                // The token is cancelled then.
+                () = session => { self.end_if_due(); }
                 () = shortened => {}
                 () = sleep_until(&*self.clock, check_at) => {}
             }
@@ -450,6 +483,28 @@ mod tests {
         let clock = Arc::new(TokioClock::new());
         let now = clock.now();
         BeliefCell::new(clock, now, TTL, None)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn belief_ends_with_its_session_and_no_answer_brings_it_back() {
+        let session = SessionEnd::new();
+        let cell = cell().ending_with(Some(session.clone()));
+        assert!(cell.is_held() && cell.extend(cell.clock.now(), TTL));
+        let next = cell.succeed().unwrap();
+        session.end();
+        assert!(!next.extend(next.clock.now(), TTL) && next.succeed().is_none());
+        assert!(!next.is_held() && next.token().is_cancelled());
+        assert_eq!(next.reason(), Some(LossReason::Session));
+        assert_eq!(cell.reason(), None, "it was handed on before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_after_the_end_of_the_session_is_a_loss() {
+        let session = SessionEnd::new();
+        let cell = cell().ending_with(Some(session.clone()));
+        session.end();
+        cell.release();
+        assert_eq!(cell.reason(), Some(LossReason::Session));
     }
 
     /// The token is made when it is first asked for, which may be after the end.

@@ -9,6 +9,8 @@
 //! 3. After `release` has answered, the id neither holds nor waits. An unknown id is not an error.
 //! 4. Every error says whether it may have taken effect.
 //! 5. `watch` may fire without a change, and must not miss a change made after it resolved. It is only a hint.
+//! 6. A grant that ends with a session names it ([`Grant::ends_with`]), and the driver says so as soon as it knows that
+//!    the session is over.
 //!
 //! The enums that verbs take and return ([`Attempt`], [`End`], [`Interest`], [`Fences`], [`Renewed`], [`Gone`]) and the
 //! capacity and weight of a claim are exhaustive, so that the compiler shows a driver each new case. Everything else
@@ -16,6 +18,7 @@
 
 mod handed;
 pub mod memo;
+mod session_end;
 mod versioned;
 mod waiters;
 mod watch;
@@ -27,6 +30,7 @@ use std::time::Duration;
 
 pub use crate::locks::Opener;
 pub use handed::Handed;
+pub use session_end::SessionEnd;
 pub use versioned::Versioned;
 pub use waiters::Waiters;
 pub use watch::{Hint, HintSender, Listeners, Watch};
@@ -96,13 +100,15 @@ pub struct Grant {
     pub lease: Lease,
     /// What the last holder left.
     pub memo: Option<Memo>,
+    /// The session that it ends with, before its lease does; `None` if it lives by its lease alone.
+    pub ends_with: Option<SessionEnd>,
 }
 
 impl Grant {
-    /// A grant without a memo.
+    /// A grant without a memo, which lives by its lease alone.
     #[must_use]
     pub fn new(fence: Fence, lease: Lease) -> Self {
-        Self { fence, lease, memo: None }
+        Self { fence, lease, memo: None, ends_with: None }
     }
 }
 

@@ -12,9 +12,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::capabilities::{Capabilities, Liveness};
-use crate::claim::{Claim, ClaimId, ResourceName};
+use crate::claim::{Claim, ClaimId, Lifetime, ResourceName};
 use crate::clock::{BootClock, Clock, Moment};
-use crate::driver::{Attempt, Driver, End, Hint, Info, Interest, Listeners, Release, Renewal, Renewed, Waiters, Watch};
+use crate::driver::{
+    Attempt, Driver, End, Hint, Info, Interest, Listeners, Release, Renewal, Renewed, SessionEnd, Waiters, Watch,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
 use crate::model::{Entry, Notified, Now, Resource, Session};
@@ -62,8 +64,21 @@ struct State {
 /// The connection of one client, with its injected faults.
 #[derive(Debug)]
 struct Connection {
-    session: Session,
+    life: Mutex<Life>,
     faults: watch::Sender<Faults>,
+}
+
+/// The session of a connection.
+#[derive(Clone, Debug)]
+struct Life {
+    session: Session,
+    end: SessionEnd,
+}
+
+impl Connection {
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -107,11 +122,8 @@ impl Memory {
     }
 
     fn open(store: Arc<Store>) -> Self {
-        let mut state = store.lock();
-        state.sessions += 1;
-        let session = state.sessions;
-        drop(state);
-        Self { store, connection: Arc::new(Connection { session, faults: watch::Sender::default() }) }
+        let life = Mutex::new(store.begin_session());
+        Self { store, connection: Arc::new(Connection { life, faults: watch::Sender::default() }) }
     }
 
     /// The test kit of this connection and its store.
@@ -173,11 +185,12 @@ impl Driver for Memory {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let session = self.connection.session;
+        let Life { session, end } = self.connection.life().clone();
         self.call(Some(Verb::Attempt), |store| {
-            let attempt =
+            let mut attempt =
                 store.step(&claim.resource, |resource, now, notified| resource.attempt(claim, session, now, notified));
-            if let Ok(Attempt::Granted(_)) = attempt {
+            if let Ok(Attempt::Granted(grant)) = &mut attempt {
+                grant.ends_with = (claim.lifetime == Lifetime::Process).then_some(end);
                 store.lock().waiters.forget(claim.id);
             }
             attempt
@@ -209,12 +222,13 @@ impl Driver for Memory {
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
+        let session = self.connection.life().session;
         self.call(None, |store| {
             let mut state = store.lock();
             match interest {
                 Interest::Turn(claim, _) => state.waiters.turn(claim.id),
                 Interest::Resource(name) => state.waiters.resource(name.as_str()),
-                Interest::Mailbox => state.mailboxes.entry(self.connection.session).or_default().watch(),
+                Interest::Mailbox => state.mailboxes.entry(session).or_default().watch(),
             }
         })
         .await
@@ -250,6 +264,23 @@ impl Store {
 
     fn now(&self) -> Now {
         Now { boot: self.clock.now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    fn begin_session(&self) -> Life {
+        let mut state = self.lock();
+        state.sessions += 1;
+        Life { session: state.sessions, end: SessionEnd::new() }
+    }
+
+    /// Releases what ends with this session.
+    fn end_session(&self, dead: Session) {
+        let names: Vec<_> = self.lock().resources.keys().cloned().collect();
+        for name in &names {
+            self.step(name, |resource, now, notified| {
+                resource.end_sessions(now, notified, |session| session != dead);
+            });
+        }
+        self.lock().mailboxes.remove(&dead);
     }
 
     /// One atomic step on one resource; the claims concerned are notified.
@@ -485,14 +516,32 @@ impl Kit {
     /// ```
     pub fn kill(&self) {
         self.connection.faults.send_modify(|faults| faults.dead = true);
-        let dead = self.connection.session;
-        let names: Vec<_> = self.store.lock().resources.keys().cloned().collect();
-        for name in &names {
-            self.store.step(name, |resource, now, notified| {
-                resource.end_sessions(now, notified, |session| session != dead);
-            });
-        }
-        self.store.lock().mailboxes.remove(&dead);
+        let dead = self.connection.life().session;
+        self.store.end_session(dead);
+    }
+
+    /// Ends the session of this connection, as a reset of all its connections would: the store takes it for the death of
+    /// the process. The client goes on with a new session.
+    ///
+    /// # Examples
+    /// ```
+    /// # use oarlock_core::{Locks, LossReason, Memory};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> oarlock_core::Result<()> {
+    /// let store = Memory::new();
+    /// let code = store.connect(); // the connection of the code under test
+    /// let kit = code.kit();
+    /// let locks = Locks::over(code)?;
+    /// let guard = locks.mutex("outbox").lock().await?;
+    /// kit.end_session();
+    /// assert!(!guard.is_held()); // before another client can get it
+    /// assert_eq!(guard.lost().await, LossReason::Session);
+    /// # Ok(()) }
+    /// ```
+    pub fn end_session(&self) {
+        let next = self.store.begin_session();
+        let before = std::mem::replace(&mut *self.connection.life(), next);
+        before.end.end();
+        self.store.end_session(before.session);
     }
 
     /// The present content of the store.

@@ -18,5 +18,7 @@ mod fall_back;
 mod observers;
 #[path = "promises/renewals.rs"]
 mod renewals;
+#[path = "promises/sessions.rs"]
+mod sessions;
 #[path = "promises/spy.rs"]
 mod spy;

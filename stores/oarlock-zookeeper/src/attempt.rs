@@ -232,7 +232,7 @@ impl ZooKeeper {
             lighter.add_set_data(&path, &write(&record)?, Some(stat.version)).map_err(from_zk)?;
             lighter.commit().await.map_err(|error| from_zk(error.into()))?;
         }
-        let mut grant = Grant::new(fence, lease);
+        let mut grant = session.grant(fence, lease);
         if queue.has_memo {
             let memo = if_there(session.client.get_data(&format!("{parent}/{MEMO}")).await)?;
             grant.memo = memo.map(|(bytes, _)| Memo::from(bytes));

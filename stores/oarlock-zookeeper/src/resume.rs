@@ -10,11 +10,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oarlock_core::Result;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
+use oarlock_core::driver::SessionEnd;
 use oarlock_core::reconnect::Backoff;
 use zookeeper_client as zk;
 
@@ -32,7 +33,7 @@ pub(crate) struct Life {
     credentials: zk::SessionInfo,
     /// What every server is asked for first: the time-out that it began with.
     timeout: Duration,
-    over: AtomicBool,
+    pub(crate) over: SessionEnd,
     /// When the last belief ends that an answer of this session has given, in nanoseconds.
     believed: AtomicU64,
 }
@@ -55,11 +56,11 @@ impl Life {
 
     /// It has ended, or a server has replaced it.
     pub(crate) fn finish(&self) {
-        self.over.store(true, Ordering::Release);
+        self.over.end();
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.over.has_ended()
     }
 }
 
@@ -93,7 +94,7 @@ pub(crate) async fn begin(config: &Config, servers: &Servers) -> Result<(Connect
                     servers.joined(server);
                     let (id, timeout) = (connection.client.session_id().0, connection.client.session_timeout());
                     let credentials = connection.client.session().clone();
-                    let (over, believed) = (AtomicBool::new(false), AtomicU64::new(0));
+                    let (over, believed) = (SessionEnd::new(), AtomicU64::new(0));
                     return Ok((connection, Arc::new(Life { id, credentials, timeout, over, believed })));
                 }
                 Err(error) => {

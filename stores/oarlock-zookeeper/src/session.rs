@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock, Moment};
-use oarlock_core::driver::Lease;
+use oarlock_core::driver::{Grant, Lease};
 use oarlock_core::reconnect::Ends;
-use oarlock_core::{ResourceName, Result};
+use oarlock_core::{Fence, ResourceName, Result};
 use zookeeper_client as zk;
 
 use crate::compat::Dialect;
@@ -94,6 +94,13 @@ impl Session {
     /// How long an answer on this connection may be believed.
     pub(crate) fn lease_ttl(&self, asked: Duration) -> Duration {
         believable(self.client.session_timeout()).min(asked)
+    }
+
+    /// A grant of a claim in this session.
+    pub(crate) fn grant(&self, fence: Fence, lease: Lease) -> Grant {
+        let mut grant = Grant::new(fence, lease);
+        grant.ends_with = Some(self.life.over.clone());
+        grant
     }
 
     /// What a request is worth that a majority agreed to.

@@ -402,7 +402,8 @@ impl Request {
     ) -> Option<Guard> {
         let now = core.clock.now();
         let from = grant.lease.from.map_or(pending_claim.sent, |from| from.min(now));
-        let belief = BeliefCell::new(core.clock.clone(), from, grant.lease.ttl, self.max_hold);
+        let belief = BeliefCell::new(core.clock.clone(), from, grant.lease.ttl, self.max_hold)
+            .ending_with(grant.ends_with.clone());
         if !belief.is_held() {
             pending_claim.abandon();
             return None;

@@ -20,33 +20,13 @@ pub(crate) struct ArmedWatch {
     /// A watch that ends before this has ended early.
     settled_at: Moment,
     pauses: Backoff,
-    /// How many pauses a watch lasts that has not ended early.
-    settles_in: u32,
-    longest: Duration,
-    /// Whether the pause also grows when the store refuses a watch.
-    refusals_grow: bool,
 }
 
 impl ArmedWatch {
     /// With pauses that double from `first` to `most`.
     pub(crate) fn new(first: Duration, most: Duration) -> Self {
-        let (pauses, never) = (Backoff::new(first, most), Moment::ZERO);
-        Self {
-            watch: None,
-            arm_at: never,
-            settled_at: never,
-            pauses,
-            settles_in: 1,
-            longest: most,
-            refusals_grow: true,
-        }
-    }
-
-    /// The pause grows only when a watch ends early. When the store refuses one it stays as it is, but is not shorter than
-    /// a second. A watch lasts a second where the pause is the shortest, and longer where it has grown, or it ended early.
-    pub(crate) fn steady_when_refused(self) -> Self {
-        let settles_in = u32::try_from(SETTLED.as_micros() / self.pauses.peek().as_micros().max(1)).unwrap_or(1).max(1);
-        Self { refusals_grow: false, settles_in, ..self }
+        let pauses = Backoff::new(first, most);
+        Self { watch: None, arm_at: Moment::ZERO, settled_at: Moment::ZERO, pauses }
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -61,13 +41,11 @@ impl ArmedWatch {
     /// Takes the answer of the store to a request for a watch. True if it gave one.
     pub(crate) fn put(&mut self, armed: Result<Watch>, clock: &dyn Clock, entropy: &Entropy) -> bool {
         self.watch = armed.ok();
-        if self.watch.is_none() && self.refusals_grow {
+        if self.watch.is_none() {
             self.arm_later(clock, entropy);
-        } else if self.watch.is_none() {
-            self.arm_at = clock.now() + entropy.jitter(self.pauses.peek().max(SETTLED));
         }
         // Where pauses have grown, a watch must last longer to count as one that works.
-        self.settled_at = clock.now() + (self.pauses.peek() * self.settles_in).min(self.longest).max(SETTLED);
+        self.settled_at = clock.now() + self.pauses.peek().max(SETTLED);
         self.watch.is_some()
     }
 
@@ -142,34 +120,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn short_pauses_are_for_watches_that_ended() {
-        let (clock, entropy) = (TokioClock::new(), Entropy::default());
-        let mut watch = ArmedWatch::new(FIRST / 20, FIRST * 16).steady_when_refused();
-        watch.put(Ok(Watch::ended()), &clock, &entropy);
-        watch.changed(&clock, &entropy).await;
-        assert!(pause(&watch, &clock) <= FIRST / 10);
-        watch.put(Err(Error::unreachable("refused")), &clock, &entropy);
-        assert!(pause(&watch, &clock) >= FIRST / 4, "a store that refuses is not asked all the time");
-        // The pauses have grown, so a watch of a second and a half has ended early, too.
-        let (hints, short) = Watch::channel();
-        watch.put(Ok(short), &clock, &entropy);
-        tokio::time::sleep(FIRST * 3 / 2).await;
-        drop(hints);
-        watch.changed(&clock, &entropy).await;
-        assert!(pause(&watch, &clock) > Duration::ZERO);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refusal_neither_grows_nor_resets_the_pause_where_it_is_steady() {
-        let (watch, clock, entropy) = armed();
-        let mut watch = watch.steady_when_refused();
-        for _ in 0..3 {
-            watch.put(Ok(Watch::ended()), &clock, &entropy);
-            watch.changed(&clock, &entropy).await;
-        }
-        for _ in 0..3 {
+    async fn pauses_double_while_the_store_refuses() {
+        let (mut watch, clock, entropy) = armed();
+        for step in 0..6_u32 {
             assert!(!watch.put(Err(Error::unreachable("refused")), &clock, &entropy));
-            assert!(pause(&watch, &clock) >= FIRST * 2 && pause(&watch, &clock) <= FIRST * 16);
+            let most = FIRST * 2_u32.pow(step).min(16);
+            assert!(pause(&watch, &clock) >= most / 4 && pause(&watch, &clock) <= most * 2, "{step}");
         }
     }
 }

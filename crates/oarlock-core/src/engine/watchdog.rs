@@ -3,6 +3,7 @@
 mod entry;
 mod mailbox;
 mod probe;
+mod session;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,7 +108,12 @@ impl Watchdog {
         // The holder may block this thread now, which may be the one that polls timers and sockets, and which keeps the
         // task that it woke last for itself.
         let from_outside = is_part && self.0.runtime.has_other_threads();
+        let session = belief.ends_with().cloned();
         self.keep(claim, (Role::Holder(belief), Some(fence)), ttl, renew.then_some(at), from_outside);
+        // After it was added, so that an end in between finds it.
+        if let Some(session) = session {
+            self.0.await_end_of(session);
+        }
     }
 
     /// Adds a waiter, and notifies `wakeup` when it should attempt again.
@@ -246,20 +252,7 @@ impl Watchdog {
     /// Stops, and ends belief in the locks that the store releases with the session.
     pub(crate) fn end_session(&self) {
         self.stop();
-        let of_session: Vec<_> = {
-            // Removed before belief in them ends, so that none is handed on in between.
-            let mut entries = self.0.lock();
-            let ends_with_session =
-                |entry: &Entry| entry.claim.lifetime == Lifetime::Process && entry.role.belief().is_some();
-            let ids: Vec<_> =
-                entries.by_id.iter().filter(|(_, entry)| ends_with_session(entry)).map(|(id, _)| *id).collect();
-            let removed = ids.into_iter().filter_map(|id| entries.remove(id));
-            removed.filter_map(|entry| Some((entry.claim.clone(), entry.role.belief()?.clone()))).collect()
-        };
-        for (claim, belief) in of_session {
-            belief.end(LossReason::Session);
-            self.0.observers.emit(&claim, || Step::Lost { reason: LossReason::Session });
-        }
+        self.0.lose(|entry, _| entry.claim.lifetime == Lifetime::Process);
     }
 }
 

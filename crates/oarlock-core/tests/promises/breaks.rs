@@ -53,22 +53,6 @@ async fn a_break_while_the_mailbox_is_armed_anew_is_told_at_once() {
     assert_eq!(told.expect("told late"), LossReason::Gone);
 }
 
-/// Connections that are reset twice within a second: what happens then is heard of long before the next renewal.
-#[tokio::test(start_paused = true)]
-async fn a_break_after_a_short_mailbox_is_told_at_once() {
-    let world = world();
-    let guard = world.spied.mutex("a").ttl(SECOND * 600).lock().await.unwrap();
-    tokio::time::sleep(SECOND * 2).await;
-    world.hooks.end_mailbox();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(world.hooks.mailbox.lock().unwrap().is_some(), "a mailbox that lasted is armed again at once");
-    world.hooks.end_mailbox();
-    tokio::task::yield_now().await;
-    world.raw.kit().lose(name()).unwrap();
-    let told = tokio::time::timeout(Duration::from_millis(200), guard.lost()).await;
-    assert_eq!(told.expect("told late"), LossReason::Gone);
-}
-
 #[tokio::test(start_paused = true)]
 async fn two_clients_over_one_driver_both_hear_of_breaks() {
     let world = world();

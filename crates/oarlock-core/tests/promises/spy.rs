@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::TokioClock;
 use oarlock_core::driver::{Attempt, Driver, End, Hint, HintSender, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::memory::Kit;
 use oarlock_core::state::{Ending, Page, Query, ResourceState};
 use oarlock_core::{Claim, ClaimId, DynDriver, Error, Locks, LocksBuilder, Memory, ResourceName, Result};
 use tokio::task::AbortHandle;
@@ -40,6 +41,10 @@ pub(crate) struct Hooks {
     pub(crate) mailbox_delay: Mutex<Duration>,
     pub(crate) renewal_delay: Mutex<Duration>,
     pub(crate) mailbox: Mutex<Option<(HintSender, AbortHandle)>>,
+    /// The test kit of the spied client's connection.
+    pub(crate) kit: Mutex<Option<Kit>>,
+    /// The session ends while the answer to the next attempt is on its way.
+    pub(crate) end_session_after_grant: AtomicBool,
 }
 
 impl Hooks {
@@ -82,7 +87,11 @@ impl Driver for Spy {
         if let Some(error) = self.1.refusals.lock().unwrap().pop() {
             return Err(error);
         }
-        Driver::attempt(&self.0, claim).await
+        let answer = Driver::attempt(&self.0, claim).await;
+        if self.1.end_session_after_grant.swap(false, SeqCst) {
+            self.0.kit().end_session();
+        }
+        answer
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -165,7 +174,9 @@ pub(crate) fn world_with(choose: impl FnOnce(Ready) -> Ready) -> World {
     let clock = Arc::new(TokioClock::new());
     let store = Memory::on(clock.clone());
     let hooks = Arc::new(Hooks::default());
-    let spied = Locks::builder(Spy(store.connect(), hooks.clone())).clock(clock.clone());
+    let connection = store.connect();
+    *hooks.kit.lock().unwrap() = Some(connection.kit());
+    let spied = Locks::builder(Spy(connection, hooks.clone())).clock(clock.clone());
     let spied = choose(spied).build().unwrap();
     let honest = Locks::builder(store.connect()).clock(clock.clone()).build().unwrap();
     World { raw: store, honest, spied, hooks, clock }

@@ -141,11 +141,6 @@ impl Pool {
         lock(&self.ended).contains(&session)
     }
 
-    /// Whether any session of ours has ended.
-    pub(crate) fn has_ended_sessions(&self) -> bool {
-        !lock(&self.ended).is_empty()
-    }
-
     /// Others may have seen this session end: all claims that end with it are lost.
     pub(crate) fn end(&self, session: &Arc<Session>) {
         if self.check().is_ok() && !session.has_ended() {
@@ -309,7 +304,7 @@ impl Pool {
         if let Some(mut connection) = pool.take(&session, best) {
             // A MySQL client does not notice that an idle connection was closed: only a request shows it.
             let is_fresh = connection.used.elapsed() < FRESH;
-            if (is_fresh || self.is_alive(&mut connection).await) && (!renews || session.is_read()) {
+            if (is_fresh || self.answers(&mut connection.conn).await) && (!renews || session.is_read()) {
                 return Ok(connection);
             }
             // Whatever ended this one is likely to have ended the others.
@@ -318,23 +313,28 @@ impl Pool {
         if renews { self.take_liveness_lock(&session).await } else { self.dial(&session).await }
     }
 
-    async fn is_alive(&self, connection: &mut Connection) -> bool {
-        let pong = tokio::time::timeout(self.config.connect_timeout, connection.conn.ping()).await;
+    /// Whether this connection is alive.
+    pub(super) async fn answers(&self, conn: &mut Conn) -> bool {
+        let pong = tokio::time::timeout(self.config.connect_timeout, conn.ping()).await;
         pong.is_ok_and(|pong| pong.is_ok())
     }
 
-    /// Whether one of the idle connections of a session was there all the time.
-    pub(crate) async fn has_settled_connection(&self, session: &Arc<Session>) -> bool {
-        for pool in [&self.renewals, &self.requests] {
+    /// One of the idle connections of a session that was there all the time, and whether it is for requests.
+    pub(super) async fn settled_connection(&self, session: &Arc<Session>) -> Option<(Connection, bool)> {
+        for (pool, for_requests) in [(&self.renewals, false), (&self.requests, true)] {
             while let Some(mut connection) = pool.take(session, None) {
                 let is_settled = connection.made.elapsed() > SETTLED;
-                if is_settled && self.is_alive(&mut connection).await {
-                    pool.put(connection);
-                    return true;
+                if is_settled && self.answers(&mut connection.conn).await {
+                    return Some((connection, for_requests));
                 }
             }
         }
-        false
+        None
+    }
+
+    /// Gives a connection back, for requests.
+    pub(super) fn put_back(&self, connection: Connection) {
+        self.give_back(&self.requests, connection);
     }
 
     /// Takes the liveness lock of a living session again.

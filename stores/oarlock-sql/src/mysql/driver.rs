@@ -101,13 +101,8 @@ impl Driver for MySql {
         match interest {
             Interest::Turn(claim, _) => Ok(self.pool.hub.turn(claim.id)),
             Interest::Mailbox => {
-                // A client that listens wants a session whose end is heard of; if there is none, but one ended, it
-                // looks after what that had.
-                match self.pool.session().await {
-                    Ok(_) => Ok(self.pool.hub.mailbox()),
-                    Err(_) if self.pool.has_ended_sessions() => Ok(Watch::ended()),
-                    Err(error) => Err(error.during("watch")),
-                }
+                self.pool.session().await.map_err(|error| error.during("watch"))?;
+                Ok(self.pool.hub.mailbox())
             }
             _ => Ok(Watch::never()),
         }
@@ -160,7 +155,10 @@ impl MySql {
                     // The engine has not seen the grant: the claim must be tied to a session that lives.
                     return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
                 }
-                Ok(Attempt::Granted(attempt::granted(row)?))
+                let mut grant = attempt::granted(row)?;
+                let is_tied = session.has_liveness_lock() && ends_with_session(claim);
+                grant.ends_with = is_tied.then(|| session.over());
+                Ok(Attempt::Granted(grant))
             }
             "pending" => {
                 let mut pending = attempt::pending(row)?;

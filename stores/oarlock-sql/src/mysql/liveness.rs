@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
+use oarlock_core::driver::SessionEnd;
 use oarlock_core::reconnect::Ends;
 use oarlock_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
@@ -19,6 +20,7 @@ use tokio::task::AbortHandle;
 use crate::mysql::connection::{Pool, random};
 use crate::mysql::error::{NOT_ALLOWED_IN_GROUP, SCHEME, failed, is_killed};
 use crate::mysql::flavour::Flavour;
+use crate::mysql::request_pool::Connection;
 use crate::route::Host;
 
 /// The liveness locks of a session. More than it has connections: the server may still have some that the client has
@@ -37,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) number: i64,
     /// Whether others see it when this process ends.
     has_lock: AtomicBool,
-    ended: AtomicBool,
+    over: SessionEnd,
     /// Another server serves now.
     left: AtomicBool,
     /// The server that it began on.
@@ -89,7 +91,7 @@ impl Session {
         Ok(Self {
             number: i64::from_ne_bytes(random()?) & (i64::MAX >> 1) | 1,
             has_lock: AtomicBool::new(true),
-            ended: AtomicBool::new(false),
+            over: SessionEnd::new(),
             left: AtomicBool::new(false),
             host: OnceLock::new(),
             run: OnceLock::new(),
@@ -108,12 +110,17 @@ impl Session {
 
     /// Whether others may have seen it end.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.over.has_ended()
     }
 
     pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
+        self.over.end();
         self.stop_reading();
+    }
+
+    /// Its end, for the grants that end with it.
+    pub(crate) fn over(&self) -> SessionEnd {
+        self.over.clone()
     }
 
     /// Its server gives no connection, and another one does.
@@ -242,7 +249,8 @@ async fn listen(pool: Weak<Pool>, mut conn: Conn, membership: Membership, livene
     if replaced_for.is_none() {
         lock(&session.reader).take();
     }
-    let has_liveness_lock = match heard {
+    // Another connection of the session, which was there all the time.
+    let mut other = match heard {
         // The connection that replaced it was there before its end.
         _ if replaced_for.is_some_and(|span| span > SETTLED) => return,
         // Killed connections are counted, so no client takes this one for dead, and the next renewal takes the lock
@@ -250,11 +258,38 @@ async fn listen(pool: Weak<Pool>, mut conn: Conn, membership: Membership, livene
         Err(mysql_async::Error::Server(told)) if is_killed(told.code) => return,
         // The liveness lock was released, and this connection was part of the session until now.
         Ok(()) | Err(mysql_async::Error::Server(_)) if replaced_for.is_some() => return,
-        Ok(()) | Err(mysql_async::Error::Server(_)) => true,
-        Err(_) => replaced_for.is_none() && pool.has_settled_connection(&session).await,
+        Ok(()) | Err(mysql_async::Error::Server(_)) => Some(Other::Reader(conn, membership)),
+        Err(_) if replaced_for.is_some() => None,
+        Err(_) => pool.settled_connection(&session).await.map(|(connection, kept)| Other::Settled(connection, kept)),
     };
-    if !has_liveness_lock || pool.restore_liveness_lock(&session).await.is_err() {
-        pool.end(&session);
+    let is_restored = other.is_some() && pool.restore_liveness_lock(&session).await.is_ok();
+    // No connection was waited for meanwhile: if the last one ended before the new ones were there, others may have seen
+    // the session end.
+    let is_whole = match &mut other {
+        Some(other) if is_restored => pool.answers(other.conn()).await,
+        _ => false,
+    };
+    match other {
+        _ if !is_whole => pool.end(&session),
+        Some(Other::Settled(connection, true)) => pool.put_back(connection),
+        // Part of the session until others have taken its place.
+        Some(Other::Reader(conn, membership)) => drop((conn, membership)),
+        Some(Other::Settled(_, false)) | None => {}
     }
-    drop((conn, membership));
+}
+
+/// A connection that shows that a session went on.
+enum Other {
+    Reader(Conn, Membership),
+    /// One of the pool, and whether it goes back there: that for renewals was replaced.
+    Settled(Connection, bool),
+}
+
+impl Other {
+    fn conn(&mut self) -> &mut Conn {
+        match self {
+            Self::Reader(conn, _) => conn,
+            Self::Settled(connection, _) => &mut connection.conn,
+        }
+    }
 }

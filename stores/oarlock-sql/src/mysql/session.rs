@@ -8,10 +8,11 @@ use crate::session::{self, Mailbox, Seen, Server, SessionLocks};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Params, params};
 use oarlock_core::capabilities::WaiterView;
+use oarlock_core::driver::SessionEnd;
 use oarlock_core::{Error, ErrorKind, Label, ResourceName, Result};
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use crate::mysql::config::{Config, Keys};
 use crate::mysql::connection::{dial, host_of, probe};
@@ -73,7 +74,7 @@ impl Named {
         }
         let seconds = config.session_ttl.as_secs_f64().ceil();
         conn.query_drop(format!("SET SESSION wait_timeout = {seconds}")).await.map_err(failed)?;
-        let (id, over) = (conn.id(), watch::Sender::new(false));
+        let (id, over) = (conn.id(), SessionEnd::new());
         Ok(Connection {
             config,
             host,
@@ -146,7 +147,7 @@ struct Open {
     /// One request at a time; `None` once it was closed.
     conn: Mutex<Option<Conn>>,
     /// Also ends the request that is under way.
-    over: watch::Sender<bool>,
+    over: SessionEnd,
     mailbox: Mailbox,
 }
 
@@ -170,7 +171,6 @@ impl Open {
         params: Params,
         limit: Duration,
     ) -> Result<Option<T>> {
-        let mut over = self.over.subscribe();
         let mut open = self.conn.lock().await;
         if self.is_over() {
             open.take();
@@ -180,7 +180,7 @@ impl Open {
         let answer = tokio::select! {
             answer = asked => answer,
             // The server has to see that the client is gone: it may be in the middle of a wait for a lock.
-            _ = over.wait_for(|is_over| *is_over) => {
+            () = self.over.ended() => {
                 open.take();
                 return Err(Error::unreachable("the connection was closed").on(SCHEME));
             }
@@ -215,14 +215,14 @@ impl Open {
 
     /// At once, also while a request is under way: that request drops the connection.
     fn close(&self) {
-        self.over.send_replace(true);
+        self.over.end();
         if let Ok(mut conn) = self.conn.try_lock() {
             conn.take();
         }
     }
 
     fn is_over(&self) -> bool {
-        *self.over.borrow()
+        self.over.has_ended()
     }
 }
 
@@ -348,8 +348,8 @@ impl session::Connection for Connection {
         self.open.end();
     }
 
-    fn is_over(&self) -> bool {
-        self.open.is_over()
+    fn over(&self) -> &SessionEnd {
+        &self.open.over
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use oarlock_core::driver::SessionEnd;
 use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -129,8 +130,8 @@ pub(crate) struct Session {
     client: Option<Client>,
     /// Which run of which server saw it begin.
     run: Option<i64>,
-    /// The server is another one now.
-    left: AtomicBool,
+    /// Its connection has ended, or the server is another one now.
+    over: SessionEnd,
 }
 
 impl Session {
@@ -141,7 +142,12 @@ impl Session {
 
     fn without_liveness_lock() -> Self {
         let (hub, listening) = (Arc::default(), Listening::default());
-        Self { number: 0, hub, listening, client: None, run: None, left: AtomicBool::new(false) }
+        Self { number: 0, hub, listening, client: None, run: None, over: SessionEnd::new() }
+    }
+
+    /// Its end, for the grants that end with it.
+    pub(crate) fn end(&self) -> Option<SessionEnd> {
+        self.has_liveness_lock().then(|| self.over.clone())
     }
 
     /// Runs a statement on its connection.
@@ -154,7 +160,7 @@ impl Session {
 
     /// Ends it for this client, though its connection has not ended.
     fn leave(&self) {
-        self.left.store(true, Ordering::Release);
+        self.over.end();
         self.listening.give_up();
         end(&self.hub);
     }
@@ -197,8 +203,8 @@ impl Open for Session {
                 .keepalives_retries(SESSION_PROBES.1);
         })
         .await?;
-        let hub = Arc::new(Hub::default());
-        tokio::spawn(listen(connection, Ending(hub.clone())));
+        let (hub, over) = (Arc::new(Hub::default()), SessionEnd::new());
+        tokio::spawn(listen(connection, Ending { hub: hub.clone(), over: over.clone() }));
         if !is_our_own(&client).await? {
             return Ok((Self::without_liveness_lock(), None));
         }
@@ -206,13 +212,13 @@ impl Open for Session {
         client.query_typed("SELECT oarlock.begin($1)", &[(&number, Type::INT8)]).await.map_err(failed)?;
         let run = Some(run_of(&client).await?);
         let listening = Listening::default();
-        Ok((Self { number, hub, listening, client: Some(client), run, left: AtomicBool::new(false) }, run))
+        Ok((Self { number, hub, listening, client: Some(client), run, over }, run))
     }
 }
 
 impl Ends for Session {
     fn is_ended(&self) -> bool {
-        self.left.load(Ordering::Acquire) || self.client.as_ref().is_some_and(Client::is_closed)
+        self.over.has_ended() || self.client.as_ref().is_some_and(Client::is_closed)
     }
 }
 
@@ -289,22 +295,28 @@ const CANCEL: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
 /// A question whether to encrypt.
 const ENCRYPT: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// Ends the streams of a session, however its task ends.
-struct Ending(Arc<Hub>);
+/// Ends a session and its streams, however its task ends.
+struct Ending {
+    hub: Arc<Hub>,
+    over: SessionEnd,
+}
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        end(&self.0);
+        self.over.end();
+        end(&self.hub);
     }
 }
 
-/// Passes notifications on until the connection ends. It is closed before the streams end.
-async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Socket>>, hub: Ending) {
+/// Passes notifications on until the connection ends. Belief in what ends with the session ends first, and the streams
+/// end when the connection is closed.
+async fn listen(mut connection: tokio_postgres::Connection<Socket, Encrypted<Socket>>, ending: Ending) {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notification(news) = message {
-            tell(&hub.0, news.payload());
+            tell(&ending.hub, news.payload());
         }
     }
+    ending.over.end();
     drop(connection);
 }
 

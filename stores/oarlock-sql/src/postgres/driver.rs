@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{
-    Attempt, Cursor, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch,
+    Attempt, Cursor, Driver, End, Fences, Grant, Info, Interest, Release, Released, Renewal, Renewed, Watch,
 };
 use oarlock_core::error::Applied;
 use oarlock_core::reconnect::Ends;
@@ -102,14 +102,7 @@ impl Driver for Postgres {
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {
-        let session = match self.pool.session().await {
-            Ok(session) => session,
-            // There is no other, but the last one ended: the client that listened to it looks after what it had.
-            Err(_) if matches!(interest, Interest::Mailbox) && !self.pool.ended_sessions().is_empty() => {
-                return Ok(Watch::ended());
-            }
-            Err(error) => return Err(error.during("watch")),
-        };
+        let session = self.pool.session().await.map_err(|error| error.during("watch"))?;
         match interest {
             _ if !session.has_liveness_lock() => Ok(Watch::never()),
             Interest::Turn(claim, cursor) => {
@@ -159,7 +152,7 @@ impl Postgres {
             && !session.is_ended()
         {
             self.pool.forget(claim.id);
-            return Ok(Attempt::Granted(grant));
+            return Ok(Attempt::Granted(tied(grant, &session, claim)));
         }
         // Before it is sent, so that nothing is missed between the answer and the watch.
         let span = claim.ttl.max(claim.waiter_ttl());
@@ -184,7 +177,7 @@ impl Postgres {
                     // The engine has not seen the grant: the claim must be tied to a session that lives.
                     return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
                 }
-                Ok(Attempt::Granted(grant))
+                Ok(Attempt::Granted(tied(grant, &session, claim)))
             }
             Err(error) => {
                 // What had no effect is not released later. An earlier request may have put it into the queue.
@@ -352,6 +345,12 @@ impl Postgres {
 fn ticket(hub: &Hub, claim: &Claim) -> Option<i64> {
     let may_be_handed = claim.may_be_handed() && ends_with_session(claim);
     if may_be_handed { hub.kept(claim.id, |kept| kept.ticket(random)).flatten() } else { None }
+}
+
+/// The grant of a claim in this session.
+fn tied(mut grant: Grant, session: &Session, claim: &Claim) -> Grant {
+    grant.ends_with = session.end().filter(|_| ends_with_session(claim));
+    grant
 }
 
 /// Whether a claim ends with the session of its client.

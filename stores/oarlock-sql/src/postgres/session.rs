@@ -1,11 +1,11 @@
 //! The server's own advisory locks, for sharing locks with programs that use them: each is held by a connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::session::{self, Mailbox, Seen, Server, SessionLocks};
 use oarlock_core::capabilities::WaiterView;
+use oarlock_core::driver::SessionEnd;
 use oarlock_core::{Error, ErrorKind, Label, ResourceName, Result};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -100,7 +100,7 @@ pub struct Connection {
 #[derive(Debug)]
 struct Open {
     client: Client,
-    over: AtomicBool,
+    over: SessionEnd,
     /// Without it the server would keep the locks for as long as a request has a share in the connection.
     task: AbortHandle,
 }
@@ -119,7 +119,7 @@ impl Open {
     }
 
     fn end(&self) {
-        self.over.store(true, Ordering::Release);
+        self.over.end();
         self.task.abort();
     }
 }
@@ -144,9 +144,10 @@ impl From<Failure> for Error {
 
 async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
     let (client, connection) = dial(&config).await?;
+    let over = SessionEnd::new();
+    let ending = Ending { over: over.clone(), mailbox };
     let task = tokio::spawn(async move {
-        // Rung however the task ends.
-        let _notify = NotifyOnDrop(mailbox);
+        let _ending = ending;
         let _ = connection.await;
     });
     let task = task.abort_handle();
@@ -159,15 +160,20 @@ async fn connect(config: Config, mailbox: Mailbox) -> Result<Connection> {
     let settings = [(&idle as _, Type::TEXT), (&queue as _, Type::TEXT), (&seconds as _, Type::TEXT)];
     let rows = client.query_typed(SETTINGS, &settings).await.map_err(failed)?;
     let pid = first(&rows)?.try_get("pid").map_err(failed)?;
-    let open = Arc::new(Open { client, over: AtomicBool::new(false), task });
+    let open = Arc::new(Open { client, over, task });
     Ok(Connection { config, open, pid, runtime: Handle::current() })
 }
 
-struct NotifyOnDrop(Mailbox);
+/// Ends what is held on a connection, however its task ends.
+struct Ending {
+    over: SessionEnd,
+    mailbox: Mailbox,
+}
 
-impl Drop for NotifyOnDrop {
+impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.notify();
+        self.over.end();
+        self.mailbox.notify();
     }
 }
 
@@ -293,8 +299,12 @@ impl session::Connection for Connection {
         self.open.end();
     }
 
+    fn over(&self) -> &SessionEnd {
+        &self.open.over
+    }
+
     fn is_over(&self) -> bool {
-        self.open.over.load(Ordering::Acquire) || self.open.client.is_closed()
+        self.open.over.has_ended() || self.open.client.is_closed()
     }
 }
 

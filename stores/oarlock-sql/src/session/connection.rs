@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::capabilities::WaiterView;
-use oarlock_core::driver::{Hint, Listeners, Watch};
+use oarlock_core::driver::{Hint, Listeners, SessionEnd, Watch};
 use oarlock_core::{Label, ResourceName, Result};
 
 /// A server that keeps locks for connections.
@@ -69,8 +69,13 @@ pub trait Connection: fmt::Debug + Send + Sync + 'static {
     /// Closes it.
     fn end(&self);
 
+    /// Its end: it was closed, or is known to have ended.
+    fn over(&self) -> &SessionEnd;
+
     /// Whether it was closed, or is known to have ended.
-    fn is_over(&self) -> bool;
+    fn is_over(&self) -> bool {
+        self.over().has_ended()
+    }
 }
 
 /// What a server shows of a lock.

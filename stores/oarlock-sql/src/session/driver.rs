@@ -55,7 +55,7 @@ impl<S: Server> SessionLocks<S> {
             if !hold.lease.connection().is_over() {
                 // Asked on its own connection, so that its lease counts from here.
                 hold.lease.connection().ping().await?;
-                return Ok(self.granted(claim, hold.number));
+                return Ok(self.granted(claim, &hold.lease, hold.number));
             }
             *state = ClaimState::Absent;
         }
@@ -101,12 +101,15 @@ impl<S: Server> SessionLocks<S> {
     }
 
     fn hold(&self, claim: &Claim, state: &mut ClaimState<S>, lease: Arc<ConnectionLease<S>>, number: u64) -> Attempt {
+        let granted = self.granted(claim, &lease, number);
         *state = ClaimState::Holding(self.pool.hold(claim.id, lease, number, claim.label.clone()));
-        self.granted(claim, number)
+        granted
     }
 
-    fn granted(&self, claim: &Claim, number: u64) -> Attempt {
-        Attempt::Granted(Grant::new(Fence::new(number), self.lease(claim)))
+    fn granted(&self, claim: &Claim, lease: &ConnectionLease<S>, number: u64) -> Attempt {
+        let mut grant = Grant::new(Fence::new(number), self.lease(claim));
+        grant.ends_with = Some(lease.connection().over().clone());
+        Attempt::Granted(grant)
     }
 
     /// Ends whatever a claim has: whether it was there.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Connection, Mailbox, Seen, Server, SessionLocks};
 use oarlock_core::capabilities::WaiterView;
-use oarlock_core::driver::{Attempt, Driver as _, End, Renewal, Renewed};
+use oarlock_core::driver::{Attempt, Driver as _, End, Renewal, Renewed, SessionEnd};
 use oarlock_core::error::Applied;
 use oarlock_core::{Claim, ClaimId, Error, ResourceName, Result};
 
@@ -36,7 +36,7 @@ impl Mood {
 #[derive(Debug)]
 struct Flow {
     mood: Arc<Mood>,
-    over: AtomicBool,
+    over: SessionEnd,
 }
 
 impl Server for Servers {
@@ -61,7 +61,7 @@ impl Server for Servers {
     async fn open(self: Arc<Self>, _mailbox: Mailbox) -> Result<Flow> {
         let mood = Arc::new(Mood::default());
         self.0.lock().unwrap().push(mood.clone());
-        Ok(Flow { mood, over: AtomicBool::new(false) })
+        Ok(Flow { mood, over: SessionEnd::new() })
     }
 }
 
@@ -97,11 +97,11 @@ impl Connection for Flow {
     }
 
     fn end(&self) {
-        self.over.store(true, Ordering::Release);
+        self.over.end();
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    fn over(&self) -> &SessionEnd {
+        &self.over
     }
 }
 

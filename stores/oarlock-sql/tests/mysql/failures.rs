@@ -130,6 +130,50 @@ async fn old_connections_that_the_server_still_has_block_no_client(on: Flavour) 
     assert!(matches!(renewed, Ok(Renewed::Alive { fence: Some(same), .. }) if same == fence), "{renewed:?}");
 }
 
+/// All connections are reset again and again. Nothing is asked, and no mailbox is armed that could rest.
+async fn every_grant_hears_of_the_end_of_its_own_session(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = MySql::connect(config(proxy.addr())).await.unwrap();
+    let mut kept = claim(100, "kept");
+    kept.lifetime = Lifetime::Lease;
+    assert_eq!(grant(&store, &kept).await.unwrap().ends_with, None);
+    let bound = Duration::from_secs(8);
+    for bits in 1..=5 {
+        let held = claim(bits, &format!("held {bits}"));
+        let granted = async {
+            loop {
+                if let Ok(granted) = grant(&store, &held).await {
+                    return granted.ends_with.expect("it ends with its session");
+                }
+            }
+        };
+        let end = tokio::time::timeout(bound, granted).await.unwrap();
+        assert!(!end.has_ended());
+        proxy.heal(Held::Reset).unwrap();
+        tokio::time::timeout(bound, end.ended()).await.expect("the driver did not say that the session has ended");
+    }
+}
+
+/// The last connection from before ends while new ones are opened: others may have seen none at all.
+async fn a_session_whose_last_old_connection_ends_while_others_are_opened_is_over(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let end = grant(&store, &claim(1, "held")).await.unwrap().ends_with.unwrap();
+    let [renewals, reader, _] = lock_owners(&mut root).await[..] else { panic!("three connections") };
+    let mut other = raw(server.addr()).await;
+    other.query_drop("LOCK TABLES oarlock_session WRITE").await.unwrap();
+    // The one that listens hears of that, and opens others: their session cannot be written down yet.
+    root.query_drop(format!("KILL {renewals}")).await.unwrap();
+    let begins = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%lock'";
+    until(&mut root, begins, 1).await;
+    root.query_drop(format!("KILL {reader}")).await.unwrap();
+    until(&mut root, &format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {reader}"), 0).await;
+    assert!(!end.has_ended());
+    other.query_drop("UNLOCK TABLES").await.unwrap();
+    tokio::time::timeout(Duration::from_secs(8), end.ended()).await.expect("the session goes on");
+}
+
 /// A connection that replaced one that ended just then may have come after it: in between there was none, and others
 /// may have seen that.
 async fn ends_with_the_last_of_its_connections(on: Flavour, by_renewal: bool) {
@@ -575,6 +619,8 @@ on_both!(
     a_liveness_lock_that_is_killed_frees_nothing_and_is_taken_again,
     a_holder_hears_that_its_connections_ended_though_it_has_nothing_to_ask,
     old_connections_that_the_server_still_has_block_no_client,
+    every_grant_hears_of_the_end_of_its_own_session,
+    a_session_whose_last_old_connection_ends_while_others_are_opened_is_over,
     a_session_whose_listener_was_replaced_just_before_its_end_is_over,
     a_session_that_has_only_connections_from_after_the_end_of_its_listener_is_over,
     a_connection_that_ended_while_it_was_idle_costs_no_request,

@@ -10,7 +10,7 @@ use oarlock_core::state::Query;
 use oarlock_core::{Claim, ErrorKind, Lifetime, Locks, LossReason};
 use oarlock_sql::postgres::{Config, Postgres};
 use oarlock_testbed::PgBouncer;
-use oarlock_testbed::proxy::{Proxy, Then};
+use oarlock_testbed::proxy::{Held, Proxy, Then};
 
 use crate::store::{Server, claim, config, grant, renew, start, until};
 
@@ -48,6 +48,32 @@ async fn the_end_of_a_session_is_the_loss_of_what_is_tethered_to_it() {
     assert_eq!(renew(&store, &held).await, Renewed::Gone(Gone::Session));
     // The client lives, so no other client may take its claims for those of a dead one.
     assert!(matches!(store.attempt(&claim(3, "held")).await.unwrap(), Attempt::Pending(_)));
+}
+
+/// All connections are reset again and again. Nothing is asked, and no mailbox is armed that could rest.
+#[tokio::test]
+async fn every_grant_hears_of_the_end_of_its_own_session() {
+    let Some((server, _root)) = start().await else { return };
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let store = Postgres::connect(config(proxy.addr())).await.unwrap();
+    let mut kept = claim(100, "kept");
+    kept.lifetime = Lifetime::Lease;
+    assert_eq!(grant(&store, &kept).await.unwrap().ends_with, None);
+    let bound = Duration::from_secs(8);
+    for bits in 1..=5 {
+        let held = claim(bits, &format!("held {bits}"));
+        let granted = async {
+            loop {
+                if let Ok(granted) = grant(&store, &held).await {
+                    return granted.ends_with.expect("it ends with its session");
+                }
+            }
+        };
+        let end = tokio::time::timeout(bound, granted).await.unwrap();
+        assert!(!end.has_ended());
+        proxy.heal(Held::Reset).unwrap();
+        tokio::time::timeout(bound, end.ended()).await.expect("the driver did not say that the session has ended");
+    }
 }
 
 #[tokio::test]

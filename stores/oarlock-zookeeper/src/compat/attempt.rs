@@ -1,7 +1,7 @@
 //! Mutexes, readers and writers, leaders: one queue of ephemeral sequential nodes in one folder.
 
 use oarlock_core::clock::{BootClock, Clock};
-use oarlock_core::driver::{Attempt, Grant};
+use oarlock_core::driver::Attempt;
 use oarlock_core::{Applied, Claim, Error, ErrorKind, Result};
 use zookeeper_client as zk;
 
@@ -121,7 +121,7 @@ impl ZooKeeper {
             node = session.lighten(dialect, folder, claim, node, mine).await?;
             self.route.note(claim.id, Known::At(node));
         }
-        Ok(Attempt::Granted(Grant::new(fence, session.lease(claim.ttl)?)))
+        Ok(Attempt::Granted(session.grant(fence, session.lease(claim.ttl)?)))
     }
 }
 

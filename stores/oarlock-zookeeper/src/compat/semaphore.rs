@@ -4,7 +4,7 @@
 //! Curator creates the permit first and waits until there are not too many; kazoo waits first. The number of permits
 //! is what each client says; kazoo also writes it into the node.
 
-use oarlock_core::driver::{Attempt, Grant};
+use oarlock_core::driver::Attempt;
 use oarlock_core::{Capacity, Claim, Error, ErrorKind, Limit, Result};
 use zookeeper_client as zk;
 
@@ -112,7 +112,7 @@ impl ZooKeeper {
         let fence = fence_of(lease.made)?;
         lease.fence = Some(fence);
         self.route.note(claim.id, Known::At(lease));
-        Ok(Attempt::Granted(Grant::new(fence, session.lease(claim.ttl)?)))
+        Ok(Attempt::Granted(session.grant(fence, session.lease(claim.ttl)?)))
     }
 
     async fn wait_for(&self, dialect: Dialect, claim: &Claim, answer: Attempt) -> Result<Attempt> {

@@ -94,7 +94,7 @@ impl Contender {
         let late = if broken.is_ok() { Duration::ZERO } else { self.plan.ttl * 4 };
         let until = self.clock.now() + grace + late;
         let claim = Some((name.to_owned(), claim));
-        let upset = Upset { claim, granted_after: Moment::ZERO, from, until, forgets: false };
+        let upset = Upset { claim, ..Upset::of_all(from, until) };
         let mut log = lock(&self.log);
         if self.plan.chances.twice > 0.0 {
             // One that comes again ends what this claim was granted meanwhile, if it had not heard of the first grant.

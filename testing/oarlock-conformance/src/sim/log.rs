@@ -50,6 +50,16 @@ pub(super) struct Upset {
     pub(super) until: Moment,
     /// It forgets fences and memos as well.
     pub(super) forgets: bool,
+    /// The holds of the state that the store fell back to: what ended them since then is undone.
+    pub(super) restored: HashSet<(String, Fence)>,
+}
+
+impl Upset {
+    /// Concerns all holds.
+    pub(super) fn of_all(from: Moment, until: Moment) -> Self {
+        let (claim, granted_after, restored) = (None, Moment::ZERO, HashSet::new());
+        Self { claim, granted_after, from, until, forgets: false, restored }
+    }
 }
 
 impl Log {
@@ -125,7 +135,8 @@ impl Log {
         }
         let at = second.granted;
         let there = |hold: &&Hold| hold.resource == second.resource && hold.granted <= at && hold.ended > at;
-        let others = self.history.holds().filter(there).filter(|hold| !self.is_forgotten(hold, at, plan));
+        let is_known = |hold: &&Hold| !self.is_forgotten(hold, at, plan) && !self.is_restored(hold, second, plan);
+        let others = self.history.holds().filter(there).filter(is_known);
         let mut remembered = History::new();
         for hold in others {
             remembered.hold(Hold { granted: at, ended: at + Duration::from_nanos(1), ..hold.clone() });
@@ -135,17 +146,39 @@ impl Log {
 
     /// Whether the store may have forgotten this hold by `at`, and its belief ended in time after that.
     fn is_forgotten(&self, hold: &Hold, at: Moment, plan: &Plan) -> bool {
-        // A late answer counts from its request; a client's clock may be slow by the drift.
-        let slack = plan.ttl.mul_f64(1.0 + 2.0 * plan.chances.drift) + Duration::from_millis(1);
-        let claim = self.claim_of.get(&(hold.resource.clone(), hold.fence));
         self.upsets.iter().any(|upset| {
-            let concerns =
-                upset.claim.as_ref().is_none_or(|(name, ended)| *name == hold.resource && Some(ended) == claim);
-            let slept = self.suspended(upset.from, hold.ended);
             // A claim that was asked for afterwards may live by a session from before.
             let from_before = hold.asked <= upset.until || plan.style == Style::Session;
-            let concerns = concerns && hold.granted >= upset.granted_after;
-            concerns && upset.from <= at && from_before && hold.ended <= upset.until + slack + slept
+            let concerns = self.concerns(upset, hold) && from_before;
+            concerns && upset.from <= at && self.is_in_time(hold.ended, upset, plan)
+        })
+    }
+
+    fn concerns(&self, upset: &Upset, hold: &Hold) -> bool {
+        let claim = self.claim_of.get(&(hold.resource.clone(), hold.fence));
+        let concerns = upset.claim.as_ref().is_none_or(|(name, ended)| *name == hold.resource && Some(ended) == claim);
+        concerns && hold.granted >= upset.granted_after
+    }
+
+    /// Whether a belief that ended then ended in time after an upset.
+    fn is_in_time(&self, ended: Moment, upset: &Upset, plan: &Plan) -> bool {
+        // A late answer counts from its request; a client's clock may be slow by the drift.
+        let slack = plan.ttl.mul_f64(1.0 + 2.0 * plan.chances.drift) + Duration::from_millis(1);
+        ended <= upset.until + slack + self.suspended(upset.from, ended)
+    }
+
+    /// Whether a break ended this hold, the next was granted, and then the store fell back to a state in which the first
+    /// holds, before its belief had to end. From then on it is the next one that the store does not know.
+    fn is_restored(&self, hold: &Hold, next: &Hold, plan: &Plan) -> bool {
+        let key = (hold.resource.clone(), hold.fence);
+        let breaks = |upset: &&Upset| upset.claim.is_some() && self.concerns(upset, hold) && upset.from <= next.granted;
+        self.upsets.iter().filter(breaks).any(|broken| {
+            self.upsets.iter().any(|fall_back| {
+                fall_back.restored.contains(&key)
+                    && next.granted <= fall_back.from
+                    && self.is_in_time(fall_back.from, broken, plan)
+                    && self.is_in_time(next.ended, fall_back, plan)
+            })
         })
     }
 
@@ -207,7 +240,7 @@ mod tests {
             log.history.hold(hold);
         }
         let claim = of.map(|(name, number)| (name.to_owned(), claim(number)));
-        log.upsets.push(Upset { claim, granted_after: Moment::ZERO, from: at(1000), until: at(1100), forgets: true });
+        log.upsets.push(Upset { claim, forgets: true, ..Upset::of_all(at(1000), at(1100)) });
         log.suspends = suspends.iter().map(|(from, to)| (at(*from), at(*to))).collect();
         log.verdict(&plan(Style::Rows)).is_ok()
     }
@@ -239,13 +272,7 @@ mod tests {
             let mut log = Log::default();
             log.history.hold(hold(1, 1110, ends));
             log.history.hold(hold(2, 1200, 9000));
-            log.upsets.push(Upset {
-                claim: None,
-                granted_after: Moment::ZERO,
-                from: at(1000),
-                until: at(1100),
-                forgets: false,
-            });
+            log.upsets.push(Upset::of_all(at(1000), at(1100)));
             log.verdict(&plan(style)).is_ok()
         };
         assert!(overlap(Style::Session, 1400));
@@ -272,15 +299,37 @@ mod tests {
             }
             log.history.hold(hold(2, 1200, 9000));
             log.history.hold(hold(3, 1250, 8000));
-            log.upsets.push(Upset {
-                claim: None,
-                granted_after: Moment::ZERO,
-                from: at(1000),
-                until: at(1100),
-                forgets: true,
-            });
+            log.upsets.push(Upset { forgets: true, ..Upset::of_all(at(1000), at(1100)) });
             log.verdict(&plan(Style::Rows)).is_ok()
         };
         assert!(!overlap(false) && !overlap(true));
+    }
+
+    /// The first hold is broken at 1000 ms, the next is granted at 1050 ms, and then the store falls back.
+    fn undone(first_ends: u64, next_ends: u64, fall_back: (u64, u64), restored: u64, broken: u64) -> bool {
+        let mut log = Log::default();
+        for hold in [hold(1, 500, first_ends), hold(2, 1050, next_ends)] {
+            log.claim_of.insert((hold.resource.clone(), hold.fence), claim(hold.fence.get()));
+            log.history.hold(hold);
+        }
+        let broken = Some(("r0".to_owned(), claim(broken)));
+        log.upsets.push(Upset { claim: broken, ..Upset::of_all(at(1000), at(1010)) });
+        let restored = HashSet::from([("r0".to_owned(), Fence::new(restored))]);
+        let (from, until) = (at(fall_back.0), at(fall_back.1));
+        log.upsets.push(Upset { forgets: true, restored, ..Upset::of_all(from, until) });
+        log.verdict(&plan(Style::Rows)).is_ok()
+    }
+
+    #[test]
+    fn a_fall_back_that_undoes_a_break_leaves_the_first_holder_and_ends_the_next() {
+        assert!(undone(9000, 1600, (1200, 1250), 1, 1));
+        assert!(
+            !undone(9000, 1700, (1200, 1250), 1, 1),
+            "the next believes for longer than a lease after the fall-back"
+        );
+        assert!(!undone(9000, 1600, (1200, 1250), 7, 1), "another hold was restored");
+        assert!(!undone(9000, 1600, (1200, 1250), 1, 7), "another hold was broken");
+        assert!(!undone(9000, 1600, (1450, 1460), 1, 1), "it believed for longer than a lease after the break");
+        assert!(!undone(9000, 1400, (1020, 1040), 1, 1), "the next was granted after the fall-back");
     }
 }

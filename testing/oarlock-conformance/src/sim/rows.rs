@@ -1,14 +1,14 @@
 //! A store that decides in one atomic step: the model behind an unreliable connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock_core::clock::Clock;
 use oarlock_core::driver::{Attempt, End, Handed, Info, Interest, Release, Renewal, Renewed, Watch};
-use oarlock_core::model::{Notified, Now, Resource, Session, TURN_TTL};
+use oarlock_core::model::{EntryState, Notified, Now, Resource, Session, TURN_TTL};
 use oarlock_core::state::{Page, Query, ResourceState, Select};
-use oarlock_core::{Capabilities, Claim, ClaimId, Driver, ResourceName, Result};
+use oarlock_core::{Capabilities, Claim, ClaimId, Driver, Fence, ResourceName, Result};
 
 use super::connection::{Connection, Hub, Repeats};
 
@@ -23,6 +23,13 @@ pub(super) struct Rows {
 
 /// Everything that the store has promised.
 pub(super) type Snapshot = BTreeMap<ResourceName, Resource>;
+
+/// The holds of that state.
+pub(super) fn holds_of(state: &Snapshot) -> HashSet<(String, Fence)> {
+    let holds = state.iter().flat_map(|(name, resource)| resource.entries().iter().map(move |entry| (name, entry)));
+    let fence = |state: &EntryState| if let EntryState::Held(fence) = state { Some(*fence) } else { None };
+    holds.filter_map(|(name, entry)| Some((name.as_str().to_owned(), fence(&entry.state)?))).collect()
+}
 
 impl Rows {
     pub(super) fn new(hub: Hub, handed: bool) -> Self {

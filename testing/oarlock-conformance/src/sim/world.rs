@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use oarlock_core::clock::{Clock, Moment, TokioClock};
+use oarlock_core::clock::{Clock, TokioClock};
 use oarlock_core::{DynDriver, LockEvent, Locks, Result};
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ use super::coverage::{Coverage, FAULT, Faults};
 use super::log::{Log, Upset};
 use super::plan::{Plan, Style};
 use super::queue::{Queue, QueueDriver};
-use super::rows::{Rows, RowsDriver};
+use super::rows::{Rows, RowsDriver, holds_of};
 use crate::history::Verdict;
 
 /// How long a store that falls back does not answer at least. A fence is forgotten with the state, and its successor is
@@ -280,7 +280,8 @@ impl World {
             }
             if rng.f64() < chances.lease_jump && self.faults.may("lease clock ahead") {
                 self.store_clock.jump(span);
-                self.upset(Duration::ZERO, false);
+                let now = self.clock.now();
+                lock(&self.log).upsets.push(Upset::of_all(now, now));
             }
             if rng.f64() < chances.wall_jump {
                 let micros = i64::try_from(span.as_micros()).unwrap_or(0) * 100;
@@ -295,27 +296,17 @@ impl World {
                 match snapshot.take() {
                     None => snapshot = Some(lock(store).snapshot()),
                     Some(earlier) if self.faults.may("store fell back") => {
-                        let down = LEAST_FAILOVER + span.mul_f64(0.3);
+                        let (now, restored) = (self.clock.now(), holds_of(&earlier));
+                        let until = now + LEAST_FAILOVER + span.mul_f64(0.3);
                         lock(store).fall_back(earlier);
-                        self.down_until.store((self.clock.now() + down).as_nanos(), Ordering::Relaxed);
-                        self.upset(down, true);
+                        self.down_until.store(until.as_nanos(), Ordering::Relaxed);
+                        let upset = Upset { forgets: true, restored, ..Upset::of_all(now, until) };
+                        lock(&self.log).upsets.push(upset);
                     }
                     Some(_) => {}
                 }
             }
         }
-    }
-
-    /// From now on the store may not know all of its holders.
-    fn upset(&self, span: Duration, forgets: bool) {
-        let from = self.clock.now();
-        lock(&self.log).upsets.push(Upset {
-            claim: None,
-            granted_after: Moment::ZERO,
-            from,
-            until: from + span,
-            forgets,
-        });
     }
 
     /// After the storm: nothing is left, and the store still works.

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::belief::{BeliefCell, LossReason};
 use crate::claim::{Claim, ClaimId, Fence};
 use crate::clock::Moment;
-use crate::driver::Renewed;
+use crate::driver::{Renewed, SessionEnd};
 use crate::engine::backoff::Backoff;
 use crate::engine::gate::Lane;
 use crate::error::{Error, Result};
@@ -27,6 +27,8 @@ pub(super) struct Entries {
     pub(super) publication: u64,
     /// The queues of this process in which a claim may wait for too long.
     pub(super) lanes: Vec<Arc<Lane>>,
+    /// The sessions whose end a task waits for.
+    pub(super) sessions: Vec<SessionEnd>,
 }
 
 /// One claim that the watchdog keeps alive.

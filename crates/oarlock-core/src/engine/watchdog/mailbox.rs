@@ -10,10 +10,9 @@ use crate::engine::armed_watch::ArmedWatch;
 use crate::engine::finish_on_drop::FinishOnDrop;
 use crate::error::Result;
 
-/// The shortest pause after a mailbox that ended early. Until the next one is armed, only renewals notice that a session
-/// has ended, which others may have seen at once: connections that are reset twice within a second must not cost a third
-/// of a lease.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The shortest pause between two armings. Until the next one is armed, renewals notice what the store would have told.
+/// The end of a session needs no mailbox.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest pause: each arming makes every claim ask the store, which may be overloaded.
 const LONGEST_PAUSE: Duration = Duration::from_secs(16);
@@ -26,7 +25,7 @@ pub(super) struct Mailbox {
 
 impl Default for Mailbox {
     fn default() -> Self {
-        Self { watch: ArmedWatch::new(PAUSE, LONGEST_PAUSE).steady_when_refused(), arming: None }
+        Self { watch: ArmedWatch::new(PAUSE, LONGEST_PAUSE), arming: None }
     }
 }
 
