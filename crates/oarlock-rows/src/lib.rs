@@ -24,8 +24,3 @@ pub use crate::error::Error;
 pub use crate::optimistic::{Change, Outcome, Seen, Version, Versioned};
 pub use crate::pessimistic::{Locked, Mode, Wait};
 pub use crate::retry::{Attempts, Done, Failed, Retry};
-
-/// Compiles the programs of the page.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/rows.md")]
-struct Page;
