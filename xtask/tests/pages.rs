@@ -154,14 +154,28 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
-/// How many clicks each page of `docs/` is away from `start`, without the table of contents.
+/// The sections of the table of contents, each as a page with the address that a link to it has.
+fn sections(contents: &str) -> BTreeMap<PathBuf, &str> {
+    let sections = contents.split("\n# ").skip(1);
+    let anchor = |section: &str| anchors(&format!("# {}", section.lines().next().unwrap_or_default()));
+    let address = |section| anchor(section).into_iter().map(|anchor| format!("docs/SUMMARY.md#{anchor}")).collect();
+    sections.map(|section| (PathBuf::from(address(section) as String), section)).collect()
+}
+
+/// How many clicks each page of `docs/` is away from `start`. The whole table of contents has every page, and is no way
+/// to any of them; a section of it is.
 fn clicks(start: &str, pages: &BTreeMap<PathBuf, String>) -> BTreeMap<PathBuf, usize> {
+    let mut texts: BTreeMap<_, _> = pages.iter().map(|(page, text)| (page.clone(), text.as_str())).collect();
+    let contents = texts.remove(Path::new("docs/SUMMARY.md"));
+    texts.extend(contents.map(sections).unwrap_or_default());
     let mut away = BTreeMap::from([(PathBuf::from(start), 0)]);
     let mut next = VecDeque::from([PathBuf::from(start)]);
     while let Some(page) = next.pop_front() {
-        for link in links(&pages[&page]) {
-            let target = resolve(&page, link.split('#').next().unwrap_or_default());
-            if pages.contains_key(&target) && !target.ends_with("SUMMARY.md") && !away.contains_key(&target) {
+        for link in links(texts[&page]) {
+            let to_section = resolve(&page, &link);
+            let to_page = resolve(&page, link.split('#').next().unwrap_or_default());
+            let target = if texts.contains_key(&to_section) { to_section } else { to_page };
+            if texts.contains_key(&target) && !away.contains_key(&target) {
                 away.insert(target.clone(), away[&page] + 1);
                 next.push_back(target);
             }
@@ -185,10 +199,18 @@ fn every_page_is_three_clicks_away_at_most() {
 #[test]
 fn an_orphan_is_found() {
     let page = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
-    let pages = [page("README.md", "[a](docs/a.md)"), page("docs/a.md", "[b](b.md#c)"), page("docs/b.md", "")];
-    let orphans = [page("docs/SUMMARY.md", "[c](c.md)"), page("docs/c.md", "[a](a.md)")];
-    let away = clicks("README.md", &pages.into_iter().chain(orphans).collect());
-    let expected = [("README.md", 0), ("docs/a.md", 1), ("docs/b.md", 2)];
+    let pages = [
+        page("README.md", "[a](docs/a.md)"),
+        page("docs/a.md", "[b](b.md#c) [all](SUMMARY.md) [more](SUMMARY.md#some-more)"),
+        page("docs/b.md", ""),
+        page("docs/SUMMARY.md", "# Summary\n[c](c.md)\n\n# Some more\n\n[d](d.md)\n\n# Rest\n\n[e](e.md)\n"),
+        page("docs/c.md", "[a](a.md)"),
+        page("docs/d.md", ""),
+        page("docs/e.md", ""),
+    ];
+    let away = clicks("README.md", &pages.into_iter().collect());
+    let section = ("docs/SUMMARY.md#some-more", 2);
+    let expected = [("README.md", 0), ("docs/a.md", 1), ("docs/b.md", 2), section, ("docs/d.md", 3)];
     assert_eq!(away, BTreeMap::from(expected.map(|(name, clicks)| (PathBuf::from(name), clicks))));
 }
 
