@@ -11,6 +11,7 @@ use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
 use crate::bench::workers::Workers;
 use crate::bench::{show, worker};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress;
@@ -43,6 +44,8 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock bench -u redis://localhost", "Measure locks on your store.")];
 
 /// With the number of a worker it is one of the processes of a contended load.
 pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failure> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use oarlock::Locks;
 use serde_json::Value;
 
+use crate::cmd::Examples;
 use crate::demo::args::{DemoArgs, DemoCommand, FlashSaleArgs, OncallArgs, OversellArgs};
 use crate::demo::database::{self, Database, Shelves};
 use crate::demo::show::{self, Stage};
@@ -24,6 +25,8 @@ use crate::store::Store;
 const SHOPS: usize = 4;
 /// How long taking everything away may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock demo oversell", "See what goes wrong without a lock.")];
 
 pub(crate) fn main(args: &DemoArgs) -> Result<Exit, Failure> {
     let store = Store::new(args.command.store())?;

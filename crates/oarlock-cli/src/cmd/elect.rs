@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::args::{LabelArgs, LockArgs, LossArgs, OnLost, StoreArgs, span};
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
+use crate::cmd::Examples;
 use crate::cmd::run::{self, forever, not_started, wait_for_stop};
 use crate::exit::{Exit, Failure};
 use crate::front::Job;
@@ -62,6 +63,11 @@ pub(crate) struct ElectArgs {
     #[arg(last = true, value_name = "CMD", required_unless_present = "observe")]
     pub(crate) argv: Vec<OsString>,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock elect billing --value \"$(hostname):8080\" -- ./worker", "A worker on one machine of many."),
+    ("oarlock elect billing --observe", "Print each new leader."),
+];
 
 pub(crate) fn main(args: ElectArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 
 use crate::args::{LabelArgs, LockArgs, LossArgs, OnBusy, StoreArgs, span};
 use crate::child::Status;
+use crate::cmd::Examples;
 use crate::cmd::run::{self, busy, busy_words, forever, not_started, stopped, wait_for_stop};
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
@@ -112,6 +113,12 @@ fn code(text: &str) -> Result<Substitute, String> {
 /// its slot done holds the lock for a round trip.
 const AGAIN: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(60);
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock once report --slot '0 2 * * * Europe/Berlin' -- ./report", "Every night, on the first machine."),
+    ("oarlock once cleanup --slot 1h --on-busy skip -q -- ./cleanup", "Each hour."),
+    ("oarlock once report --show", "Who ran it last, and how it ended."),
+];
 
 pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

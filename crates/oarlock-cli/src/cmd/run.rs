@@ -14,6 +14,7 @@ use crate::args::{LockArgs, LossArgs, StoreArgs, span};
 use crate::child::cause::Cause;
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
 use crate::messages::Messages;
@@ -52,6 +53,13 @@ pub(crate) struct RunArgs {
     #[arg(last = true, value_name = "CMD", required_unless_present = "command")]
     pub(crate) argv: Vec<OsString>,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock run --on-busy skip -q nightly-backup -- /usr/local/bin/backup", "A cron job that must not overlap."),
+    ("oarlock run -w 10m --reason 'release 2.3' deploy/prod -- ./deploy", "Wait ten minutes, and say why."),
+    ("oarlock run -j 3 encoders -- ./encode small.mov", "At most three at a time."),
+    ("oarlock run accounts/7 accounts/9 -- ./transfer", "Two locks as one."),
+];
 
 pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;

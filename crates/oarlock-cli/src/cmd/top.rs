@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::cmd::break_::who;
 use crate::cmd::ls::{in_use, without_index};
 use crate::exit::{Code, Exit, Failure};
@@ -38,6 +39,8 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock top -u redis://cache", "Who holds what, the oldest waiter first.")];
 
 pub(crate) fn main(args: &TopArgs) -> Result<Exit, Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {

@@ -11,6 +11,7 @@ use oarlock_core::{pattern, text};
 use serde_json::{Map, Value, json};
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::cmd::ls::{EVERY_KEY, in_use, without_index};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format, millis};
@@ -35,6 +36,8 @@ pub(crate) struct WatchArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock watch 'deploy/*'", "Print what happens, an object a line.")];
 
 pub(crate) fn main(args: &WatchArgs) -> Result<Exit, Failure> {
     if !INTERVALS.contains(&args.interval) {
