@@ -34,6 +34,7 @@
 //! | `zookeeper-tls` | `zks://`; it brings a second cryptography library, built with a C compiler |
 //! | `postgres` | `postgres://` |
 //! | `mysql` | `mysql://`, `mariadb://` |
+//! | `stores` | all of these but `zks://` |
 //! | `metrics` | metrics of every lock, through the `metrics` facade |
 //! | `tracing` | spans of every acquisition and hold |
 //! | `testing` | `oarlock::testing`, a store in memory that loses locks on request |
