@@ -60,7 +60,7 @@ pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failur
 
 /// As a program that locks from many tasks would run.
 fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();

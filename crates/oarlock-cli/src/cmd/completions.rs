@@ -8,8 +8,8 @@ use clap_complete::Shell;
 use oarlock_core::text::plain;
 
 use crate::args::Args;
-use crate::cmd::{Command, Examples};
 use crate::cmd::ls::{self, LsArgs};
+use crate::cmd::{Command, Examples};
 use crate::exit::{Code, Exit, Failure};
 use crate::messages::Messages;
 use crate::output;

@@ -35,7 +35,7 @@ pub(crate) fn main(args: &DemoArgs) -> Result<Exit, Failure> {
     {
         return Err(Failure::usage("--duration is 50ms to 1m"));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(open(&args.command, &store));
     runtime.shutdown_background();

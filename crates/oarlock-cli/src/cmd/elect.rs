@@ -26,7 +26,7 @@ use crate::{multi, progress};
 /// How long `--on-demoted` may take.
 const DEMOTED: Duration = Duration::from_secs(30);
 
-/// The pause after a failed look at the leader.
+/// The pause after a failed poll of the leader.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Run a command on one machine of many: on the leader, for as long as it leads

@@ -14,7 +14,7 @@ use crate::progress;
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on};
 
-/// How often to look where no hint comes.
+/// How often to poll where no hint comes.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Wait until a lock is free, or held; without taking it
