@@ -17,6 +17,8 @@ mod sql;
 pub mod sqlite;
 #[cfg(any(feature = "sqlx-postgres", feature = "sqlx-mysql"))]
 pub mod sqlx;
+#[cfg(any(feature = "diesel", feature = "sqlx-postgres", feature = "sqlx-mysql"))]
+mod value;
 
 pub use crate::client::{Client, Dialect};
 pub use crate::contention::{Classify, Contention};

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oarlock::state::ResourceName;
@@ -10,7 +9,7 @@ use oarlock::{Error, ErrorKind, Locks, MultiGuard};
 use oarlock_core::text;
 use rustix::process::Signal;
 
-use crate::args::{LockArgs, LossArgs, StoreArgs, span};
+use crate::args::{LockArgs, LossArgs, StoreArgs, WorkArgs, span};
 use crate::child::cause::Cause;
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
@@ -41,12 +40,8 @@ pub(crate) struct RunArgs {
     pub(crate) min_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) loss: LossArgs,
-    /// Run STRING with sh -c
-    #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
-    pub(crate) command: Option<OsString>,
-    /// Write what happened to FILE, as JSON
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The command and its arguments
