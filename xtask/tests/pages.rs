@@ -406,6 +406,29 @@ fn every_time_out_of_a_driver_is_listed() {
     assert!(missing.is_empty(), "not in the table of docs/architecture.md:\n{}", missing.join("\n"));
 }
 
+/// The way of a claim on the page about the architecture: each function is in the file that the page names.
+#[test]
+fn the_way_of_a_claim_is_the_way_it_goes() -> Outcome {
+    let page = read("docs/architecture.md");
+    let way = between(&page, "### From `lock()`", "\n## ").ok_or("the way has no section")?;
+    let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let mut found = 0;
+    for row in way.lines().filter(|line| line.starts_with("| core |") || line.starts_with("| redis |")) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        let source = if row.starts_with("| core") { "crates/oarlock-core" } else { "stores/oarlock-redis" };
+        for file in code(cells[1]) {
+            let source = read(format!("{source}/src/{file}"));
+            for function in code(cells[2]) {
+                let declared = [format!("fn {function}("), format!("fn {function}<")];
+                assert!(declared.iter().any(|line| source.contains(line)), "{file} has no function {function}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 20, "only {found} functions were found");
+    Ok(())
+}
+
 /// The rows of the first table of a page, each with its cells.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let table = page.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
