@@ -27,7 +27,7 @@ use crate::{multi, progress};
 const DEMOTED: Duration = Duration::from_secs(30);
 
 /// The pause after a failed poll of the leader.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Run a command on one machine of many: on the leader, for as long as it leads
 #[derive(Debug, clap::Args)]
@@ -264,7 +264,7 @@ async fn observe(store: &Store, name: &ResourceName) -> Result<Exit, Failure> {
                 if !std::mem::replace(&mut failed, true) {
                     store.messages.warning(&format!("{error}; changes may be missing until it answers again"));
                 }
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
     }
