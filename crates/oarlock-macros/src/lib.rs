@@ -17,8 +17,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     Attribute, Error, Expr, ExprLit, FnArg, GenericArgument, ImplItem, ImplItemFn, Item, ItemImpl, ItemType, Lit, Meta,
-    Pat, PathArguments, PathSegment, ReceiverKind, Result, ReturnType, Type, TypeParamBound, TypePath, TypeReference,
-    Visibility, parse_quote,
+    Pat, PathArguments, PathSegment, ReceiverKind, Result, ReturnType, Token, Type, TypeParamBound, TypePath,
+    TypeReference, Visibility, parse_quote,
 };
 
 /// Declares the blocking types, as aliases `Name = Blocking<path>` or `Name = BlockingGuard<path, path of its state>`,
@@ -163,7 +163,9 @@ impl Twins {
             arguments.push(pattern.ident.clone());
         }
         let result = Outcome::of(method);
-        let (output, body) = result.twin(self, &quote! { self.inner.#name(#(#arguments),*) }, within);
+        // That of the signature: another one would not be visible here.
+        let this = receiver.self_token;
+        let (output, body) = result.twin(self, this, &quote! { #this.inner.#name(#(#arguments),*) }, within);
         let mut signature = method.sig.clone();
         signature.asyncness = None;
         signature.output = parse_quote!(-> #output);
@@ -348,17 +350,17 @@ impl Outcome {
     }
 
     /// What the twin returns, and its body.
-    fn twin(&self, twins: &Twins, call: &Tokens, within: bool) -> (Tokens, Tokens) {
+    fn twin(&self, twins: &Twins, this: Token![self], call: &Tokens, within: bool) -> (Tokens, Tokens) {
         if self.is_self() {
-            return (quote! { Self }, quote! { self.inner = #call; self });
+            return (quote! { Self }, quote! { #this.inner = #call; #this });
         }
         let (mut value, mut wrap) = (self.value.clone(), Wrap { twins, found: false });
         wrap.visit_type_mut(&mut value);
-        let twin = wrap.found.then(|| quote! { .map(|done| crate::blocking::Twin::twin(done, &self.runtime)) });
+        let twin = wrap.found.then(|| quote! { .map(|done| crate::blocking::Twin::twin(done, &#this.runtime)) });
         if !self.waits {
             return match (self.is_result, wrap.found) {
                 (true, _) => (quote! { crate::Result<#value> }, quote! { #call #twin }),
-                (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, &self.runtime) }),
+                (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, &#this.runtime) }),
                 (false, false) => (quote! { #value }, call.clone()),
             };
         }
@@ -368,9 +370,12 @@ impl Outcome {
             quote! { async { crate::Result::Ok(#call.await) } }
         };
         if !within {
-            return (quote! { crate::Result<#value> }, quote! { crate::blocking::block_on(&self.runtime, #work)#twin });
+            return (
+                quote! { crate::Result<#value> },
+                quote! { crate::blocking::block_on(&#this.runtime, #work)#twin },
+            );
         }
-        let done = quote! { crate::blocking::within(&self.runtime, patience, #work)#twin };
+        let done = quote! { crate::blocking::within(&#this.runtime, patience, #work)#twin };
         match only_argument(&value, "Option") {
             Some(value) => (
                 quote! { crate::Result<crate::blocking::Within<#value>> },
@@ -431,6 +436,7 @@ impl VisitMut for Wrap<'_> {
 mod tests {
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "so that a test passes what `parse_quote!` made")]
     fn written(item: ItemImpl) -> Result<String> {
         let Generate { twins, of } = parse_quote! { [Guard Held] #item };
         Ok(twins.of(of)?.to_string().replace(' ', ""))
