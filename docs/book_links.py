@@ -2,7 +2,7 @@
 """A preprocessor of mdBook, named in book.toml: makes the links of the pages work in the book.
 
 On GitHub a relative link may lead to a file outside of docs/, which the book does not have: there it leads to the
-repository. mdBook calls each README.md index.html, and has a page of contents instead of SUMMARY.md.
+repository. mdBook calls each README.md index.html, and has a page of contents, without anchors, instead of SUMMARY.md.
 """
 import json
 import posixpath
@@ -19,7 +19,7 @@ def in_the_book(page, target):
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
     if not path.startswith("docs/"):
         return REPOSITORY + path
-    return re.sub(r"SUMMARY\.md$", "toc.html", re.sub(r"README\.md($|#)", r"index.md\1", target))
+    return re.sub(r"SUMMARY\.md(#.*)?$", "toc.html", re.sub(r"README\.md($|#)", r"index.md\1", target))
 
 
 def mend(page, text):

@@ -154,14 +154,28 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
-/// How many clicks each page of `docs/` is away from `start`, without the table of contents.
+/// The sections of the table of contents, each as a page with the address that a link to it has.
+fn sections(contents: &str) -> BTreeMap<PathBuf, &str> {
+    let sections = contents.split("\n# ").skip(1);
+    let anchor = |section: &str| anchors(&format!("# {}", section.lines().next().unwrap_or_default()));
+    let address = |section| anchor(section).into_iter().map(|anchor| format!("docs/SUMMARY.md#{anchor}")).collect();
+    sections.map(|section| (PathBuf::from(address(section) as String), section)).collect()
+}
+
+/// How many clicks each page of `docs/` is away from `start`. The whole table of contents has every page, and is no way
+/// to any of them; a section of it is.
 fn clicks(start: &str, pages: &BTreeMap<PathBuf, String>) -> BTreeMap<PathBuf, usize> {
+    let mut texts: BTreeMap<_, _> = pages.iter().map(|(page, text)| (page.clone(), text.as_str())).collect();
+    let contents = texts.remove(Path::new("docs/SUMMARY.md"));
+    texts.extend(contents.map(sections).unwrap_or_default());
     let mut away = BTreeMap::from([(PathBuf::from(start), 0)]);
     let mut next = VecDeque::from([PathBuf::from(start)]);
     while let Some(page) = next.pop_front() {
-        for link in links(&pages[&page]) {
-            let target = resolve(&page, link.split('#').next().unwrap_or_default());
-            if pages.contains_key(&target) && !target.ends_with("SUMMARY.md") && !away.contains_key(&target) {
+        for link in links(texts[&page]) {
+            let to_section = resolve(&page, &link);
+            let to_page = resolve(&page, link.split('#').next().unwrap_or_default());
+            let target = if texts.contains_key(&to_section) { to_section } else { to_page };
+            if texts.contains_key(&target) && !away.contains_key(&target) {
                 away.insert(target.clone(), away[&page] + 1);
                 next.push_back(target);
             }
@@ -185,10 +199,18 @@ fn every_page_is_three_clicks_away_at_most() {
 #[test]
 fn an_orphan_is_found() {
     let page = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
-    let pages = [page("README.md", "[a](docs/a.md)"), page("docs/a.md", "[b](b.md#c)"), page("docs/b.md", "")];
-    let orphans = [page("docs/SUMMARY.md", "[c](c.md)"), page("docs/c.md", "[a](a.md)")];
-    let away = clicks("README.md", &pages.into_iter().chain(orphans).collect());
-    let expected = [("README.md", 0), ("docs/a.md", 1), ("docs/b.md", 2)];
+    let pages = [
+        page("README.md", "[a](docs/a.md)"),
+        page("docs/a.md", "[b](b.md#c) [all](SUMMARY.md) [more](SUMMARY.md#some-more)"),
+        page("docs/b.md", ""),
+        page("docs/SUMMARY.md", "# Summary\n[c](c.md)\n\n# Some more\n\n[d](d.md)\n\n# Rest\n\n[e](e.md)\n"),
+        page("docs/c.md", "[a](a.md)"),
+        page("docs/d.md", ""),
+        page("docs/e.md", ""),
+    ];
+    let away = clicks("README.md", &pages.into_iter().collect());
+    let section = ("docs/SUMMARY.md#some-more", 2);
+    let expected = [("README.md", 0), ("docs/a.md", 1), ("docs/b.md", 2), section, ("docs/d.md", 3)];
     assert_eq!(away, BTreeMap::from(expected.map(|(name, clicks)| (PathBuf::from(name), clicks))));
 }
 
@@ -249,12 +271,10 @@ fn blocks(page: &str) -> Vec<(String, String, Vec<&str>)> {
     found
 }
 
-/// A program on a page either is a doctest of a crate, or is a part of a file that is built: the line before
+/// A program on a page either is a doctest of `oarlock-pages`, or is a part of a file that is built: the line before
 /// it is `<!-- from FILE -->` then.
 #[test]
 fn every_program_of_every_page_is_compiled() {
-    let crates = ["oarlock", "oarlock-rows", "oarlock-stock"];
-    let doctests: String = crates.iter().map(|name| read(format!("crates/{name}/src/lib.rs"))).collect();
     let mut programs = 0;
     for (page, text) in pages() {
         for (before, language, lines) in blocks(&text) {
@@ -270,8 +290,8 @@ fn every_program_of_every_page_is_compiled() {
                 assert!(source.windows(shown.len()).any(|part| part == shown), "{what} is not in {file}");
             } else {
                 assert!(matches!(&*language, "rust" | "rust,no_run"), "{what} is not compiled: {language}");
-                let included = format!("include_str!(\"../../../{}\")", page.display());
-                assert!(doctests.contains(&included), "{what}: no lib.rs has {included}");
+                let tested = oarlock_pages::PAGES.iter().any(|tested| Path::new(tested) == page);
+                assert!(tested, "{what}: testing/oarlock-pages does not take this page");
             }
         }
     }
@@ -384,6 +404,29 @@ fn every_time_out_of_a_driver_is_listed() {
     }
     assert!(found > 30, "only {found} constants were found");
     assert!(missing.is_empty(), "not in the table of docs/architecture.md:\n{}", missing.join("\n"));
+}
+
+/// The way of a claim on the page about the architecture: each function is in the file that the page names.
+#[test]
+fn the_way_of_a_claim_is_the_way_it_goes() -> Outcome {
+    let page = read("docs/architecture.md");
+    let way = between(&page, "### From `lock()`", "\n## ").ok_or("the way has no section")?;
+    let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let mut found = 0;
+    for row in way.lines().filter(|line| line.starts_with("| core |") || line.starts_with("| redis |")) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        let source = if row.starts_with("| core") { "crates/oarlock-core" } else { "stores/oarlock-redis" };
+        for file in code(cells[1]) {
+            let source = read(format!("{source}/src/{file}"));
+            for function in code(cells[2]) {
+                let declared = [format!("fn {function}("), format!("fn {function}<")];
+                assert!(declared.iter().any(|line| source.contains(line)), "{file} has no function {function}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 20, "only {found} functions were found");
+    Ok(())
 }
 
 /// The rows of the first table of a page, each with its cells.

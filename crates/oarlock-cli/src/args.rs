@@ -1,6 +1,7 @@
 //! The options that subcommands share. The options of one subcommand are in its own file. One definition feeds the
 //! help, the manual pages and the completions.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -121,6 +122,24 @@ pub(crate) struct LossArgs {
     /// How long after TERM to send KILL; 5s or a quarter of the lease or of --max-hold, at most half of it
     #[arg(hide_short_help = true, short, long, value_name = "DUR", value_parser = span)]
     pub(crate) kill_after: Option<Duration>,
+}
+
+/// What runs under the lock, if it is not `-- CMD`, and the report of it.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct WorkArgs {
+    /// Run STRING with sh -c
+    #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
+    pub(crate) command: Option<OsString>,
+    /// Write what happened to FILE, as JSON
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+impl WorkArgs {
+    /// The command to run: that of these flags, or `argv`.
+    pub(crate) fn command_or(&self, argv: Vec<OsString>) -> Vec<OsString> {
+        self.command.clone().map_or(argv, |script| vec!["sh".into(), "-c".into(), script])
+    }
 }
 
 impl LockArgs {

@@ -1,4 +1,4 @@
-//! The subcommands. Each one is a file with its options and its `main`, and is registered here.
+//! The subcommands. Each one is a file with its options, its examples and its `main`, and has a line in the table here.
 
 pub(crate) mod acquire;
 pub(crate) mod bench;
@@ -31,33 +31,66 @@ use clap::Subcommand;
 use crate::exit::{Exit, Failure};
 use crate::front;
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Run(run::RunArgs),
-    Once(once::OnceArgs),
-    Elect(elect::ElectArgs),
-    Hold(hold::HoldArgs),
-    Acquire(acquire::AcquireArgs),
-    Renew(renew::RenewArgs),
-    Release(release::ReleaseArgs),
-    Ls(ls::LsArgs),
-    Show(show::ShowArgs),
-    Wait(wait::WaitArgs),
-    Watch(watch::WatchArgs),
-    Top(top::TopArgs),
-    Break(break_::BreakArgs),
-    Init(init::InitArgs),
-    Doctor(doctor::DoctorArgs),
+/// Lines to type, each with what it is for. The manual page of the subcommand shows them.
+pub(crate) type Examples = &'static [(&'static str, &'static str)];
+
+macro_rules! subcommands {
+    (
+        $args:ident, $job:ident:
+        $($(#[$cfg:meta])? $name:ident($options:ty) => $module:ident::$main:ident($($with:expr),+);)+
+    ) => {
+        #[derive(Debug, Subcommand)]
+        pub(crate) enum Command {
+            $($(#[$cfg])? $name($options),)+
+        }
+
+        impl Command {
+            /// Runs the subcommand; `job` is that of a `run`, `once` or `elect` that was started by another process of
+            /// this program.
+            pub(crate) fn main(self, $job: Option<&front::Job>) -> Result<Exit, Failure> {
+                match self {
+                    $($(#[$cfg])? Self::$name($args) => $module::$main($($with),+),)+
+                }
+            }
+        }
+
+        /// The examples of a subcommand.
+        pub(crate) fn examples(subcommand: &str) -> Examples {
+            let all: &[(&str, Examples)] = &[$($(#[$cfg])? (stringify!($name), $module::EXAMPLES)),+];
+            let found = all.iter().find(|(name, _)| name.eq_ignore_ascii_case(subcommand));
+            found.map_or(&[], |(_, examples)| examples)
+        }
+    };
+}
+
+// In the order of the help.
+subcommands! {
+    args, job:
+    Run(run::RunArgs) => run::main(args, job);
+    Once(once::OnceArgs) => once::main(args, job);
+    Elect(elect::ElectArgs) => elect::main(args, job);
+    Hold(hold::HoldArgs) => hold::main(args);
+    Acquire(acquire::AcquireArgs) => acquire::main(args);
+    Renew(renew::RenewArgs) => renew::main(&args);
+    Release(release::ReleaseArgs) => release::main(&args);
+    Ls(ls::LsArgs) => ls::main(&args);
+    Show(show::ShowArgs) => show::main(&args);
+    Wait(wait::WaitArgs) => wait::main(&args);
+    Watch(watch::WatchArgs) => watch::main(&args);
+    Top(top::TopArgs) => top::main(&args);
+    Break(break_::BreakArgs) => break_::main(&args);
+    Init(init::InitArgs) => init::main(&args);
+    Doctor(doctor::DoctorArgs) => doctor::main(&args);
     #[cfg(feature = "serve")]
-    Serve(serve::ServeArgs),
-    Bench(bench::BenchArgs),
+    Serve(serve::ServeArgs) => serve::main(&args);
+    Bench(bench::BenchArgs) => bench::main(&args, None);
     #[cfg(feature = "torture")]
-    Torture(Box<torture::TortureArgs>),
+    Torture(Box<torture::TortureArgs>) => torture::main(*args, false);
     #[cfg(feature = "demo")]
-    Demo(crate::demo::args::DemoArgs),
-    Url(url::UrlArgs),
-    Completions(completions::CompletionsArgs),
-    Man(man::ManArgs),
+    Demo(crate::demo::args::DemoArgs) => demo::main(&args);
+    Url(url::UrlArgs) => url::main(&args);
+    Completions(completions::CompletionsArgs) => completions::main(&args);
+    Man(man::ManArgs) => man::main(&args);
 }
 
 impl Command {
@@ -68,37 +101,6 @@ impl Command {
             Self::Once(args) => !args.show && args.forget.is_none(),
             Self::Elect(args) => !args.observe,
             _ => false,
-        }
-    }
-
-    /// Runs the subcommand; `job` is that of a `run`, `once` or `elect` that was started by another process of this program.
-    pub(crate) fn main(self, job: Option<&front::Job>) -> Result<Exit, Failure> {
-        match self {
-            Self::Run(args) => run::main(args, job),
-            Self::Once(args) => once::main(args, job),
-            Self::Elect(args) => elect::main(args, job),
-            Self::Hold(args) => hold::main(args),
-            Self::Acquire(args) => acquire::main(args),
-            Self::Renew(args) => renew::main(&args),
-            Self::Release(args) => release::main(&args),
-            Self::Ls(args) => ls::main(&args),
-            Self::Show(args) => show::main(&args),
-            Self::Wait(args) => wait::main(&args),
-            Self::Watch(args) => watch::main(&args),
-            Self::Top(args) => top::main(&args),
-            Self::Break(args) => break_::main(&args),
-            Self::Init(args) => init::main(&args),
-            Self::Doctor(args) => doctor::main(&args),
-            #[cfg(feature = "serve")]
-            Self::Serve(args) => serve::main(&args),
-            Self::Bench(args) => bench::main(&args, None),
-            #[cfg(feature = "torture")]
-            Self::Torture(args) => torture::main(*args, false),
-            #[cfg(feature = "demo")]
-            Self::Demo(args) => demo::main(&args),
-            Self::Url(args) => url::main(&args),
-            Self::Completions(args) => completions::main(&args),
-            Self::Man(args) => man::main(&args),
         }
     }
 }

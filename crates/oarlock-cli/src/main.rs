@@ -7,7 +7,6 @@ mod cmd;
 mod config;
 #[cfg(feature = "demo")]
 mod demo;
-mod examples;
 mod exit;
 mod front;
 #[cfg(test)]

@@ -164,13 +164,10 @@ impl RunSettings {
     pub(crate) fn new(args: RunArgs) -> Result<Self, Failure> {
         let store = Store::new(&args.store)?;
         let names = names(&args.names)?;
-        let command = match args.command {
-            Some(script) => vec!["sh".into(), "-c".into(), script],
-            None => args.argv,
-        };
+        let command = args.work.command_or(args.argv);
         let asking = Asking::new(args.lock, &store)?.running(&command);
         let rules = Rules::new(args.loss, &asking)?;
-        let report = open_report(args.report.as_deref())?;
+        let report = open_report(args.work.report.as_deref())?;
         let min_hold = args.min_hold.unwrap_or_default();
         Ok(Self { names, asking, rules, min_hold, command, report, store })
     }

@@ -69,7 +69,7 @@ pub(crate) fn unheard<T>(start: impl FnOnce() -> T) -> T {
 }
 
 /// Lets this thread take no signal from now on.
-pub(crate) fn deafen() {
+pub(crate) fn block_all() {
     let _ = SigSet::all().thread_block();
 }
 

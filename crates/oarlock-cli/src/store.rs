@@ -259,7 +259,7 @@ pub(crate) async fn farewell(locks: &Locks, events: &EngineEvents) -> oarlock::R
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     // Helper threads are started without a word to us; they leave the signals to the main thread from then on.
-    let runtime = builder.enable_all().on_thread_start(signals::deafen).build();
+    let runtime = builder.enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(work);
     // Work that hangs in the store must not hang us.

@@ -13,38 +13,17 @@
 use proc_macro::TokenStream;
 use proc_macro2::{Ident, TokenStream as Tokens};
 use quote::{format_ident, quote};
+use syn::parse::{Parse, ParseStream};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     Attribute, Error, Expr, ExprLit, FnArg, GenericArgument, ImplItem, ImplItemFn, Item, ItemImpl, ItemType, Lit, Meta,
-    Pat, PathArguments, PathSegment, ReceiverKind, Result, ReturnType, Type, TypeParamBound, TypePath, TypeReference,
-    Visibility, parse_quote,
+    Pat, PathArguments, PathSegment, ReceiverKind, Result, ReturnType, Token, Type, TypeParamBound, TypePath,
+    TypeReference, Visibility, parse_quote,
 };
 
-/// Types that have the same name in the async API and in `crate::blocking`: one in a result becomes the other.
-const TWINS: &[&str] = &[
-    "Locks",
-    "Mutex",
-    "RwLock",
-    "Semaphore",
-    "Election",
-    "Once",
-    "Multi",
-    "Part",
-    "ReentrantMutex",
-    "ReentrantRwLock",
-    "Guard",
-    "Held",
-    "WriteGuard",
-    "MultiGuard",
-    "MultiHeld",
-    "ReentrantGuard",
-    "Leadership",
-    "LeaderWatch",
-    "Watch",
-];
-
 /// Declares the blocking types, as aliases `Name = Blocking<path>` or `Name = BlockingGuard<path, path of its state>`,
-/// and how a value of the async API becomes one.
+/// and how a value of the async API becomes one. It is called once, in `crate::blocking`: the macro `generate` that it
+/// leaves there tells every `#[blocking]` these names.
 #[proc_macro]
 pub fn twins(input: TokenStream) -> TokenStream {
     let file = syn::parse_macro_input!(input as syn::File);
@@ -56,20 +35,21 @@ fn declared(items: &[Item]) -> Result<Tokens> {
     let mut all = Tokens::new();
     for item in items {
         let Item::Type(alias) = item else { return Err(Error::new_spanned(item, "expected a type alias")) };
-        names.push(alias.ident.to_string());
+        names.push(&alias.ident);
         all.extend(declaration(alias)?);
     }
-    match TWINS.iter().find(|twin| !names.iter().any(|name| name == *twin)) {
-        Some(missing) => Err(Error::new(proc_macro2::Span::call_site(), format!("`{missing}` is not declared"))),
-        None => Ok(all),
-    }
+    Ok(quote! {
+        #all
+
+        macro_rules! generate {
+            ($($item:tt)*) => { oarlock_macros::generate! { [#(#names)*] $($item)* } };
+        }
+        pub(crate) use generate;
+    })
 }
 
 fn declaration(alias: &ItemType) -> Result<Tokens> {
     let name = &alias.ident;
-    if !TWINS.iter().any(|twin| name == twin) {
-        return Err(Error::new_spanned(name, "add it to the `TWINS` of `oarlock-macros`"));
-    }
     let (inner, held) = match arguments_of(last_of(&alias.ty)?).as_slice() {
         [inner] => (inner.clone(), None),
         [inner, held] => (inner.clone(), Some(quote! { held: <#held>::clone(&self).twin(runtime), })),
@@ -93,8 +73,131 @@ fn declaration(alias: &ItemType) -> Result<Tokens> {
 #[proc_macro_attribute]
 pub fn blocking(_: TokenStream, item: TokenStream) -> TokenStream {
     let mut item = syn::parse_macro_input!(item as ItemImpl);
-    let twin = twin_of(&mut item).unwrap_or_else(Error::into_compile_error);
-    quote! { #item #twin }.into()
+    let mut marked = item.clone();
+    for (kept, marked) in item.items.iter_mut().zip(&mut marked.items) {
+        if let (ImplItem::Fn(kept), ImplItem::Fn(marked)) = (kept, marked) {
+            kept.attrs.retain(|attr| !is_mark(attr));
+            marked.block = parse_quote!({});
+        }
+    }
+    quote! { #item crate::blocking::generate! { #marked } }.into()
+}
+
+/// The second step of `#[blocking]`, which knows the names of the blocking types; see [`macro@twins`].
+#[proc_macro]
+pub fn generate(input: TokenStream) -> TokenStream {
+    let Generate { twins, of } = syn::parse_macro_input!(input as Generate);
+    twins.of(of).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// `[Name Name …] impl …`
+struct Generate {
+    twins: Twins,
+    of: ItemImpl,
+}
+
+impl Parse for Generate {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let names;
+        syn::bracketed!(names in input);
+        let mut twins = Twins(Vec::new());
+        while !names.is_empty() {
+            twins.0.push(names.parse()?);
+        }
+        Ok(Self { twins, of: input.parse()? })
+    }
+}
+
+/// Types that have the same name in the async API and in `crate::blocking`: one in a result becomes the other.
+struct Twins(Vec<Ident>);
+
+impl Twins {
+    fn has(&self, name: &Ident) -> bool {
+        self.0.contains(name)
+    }
+
+    /// The blocking twin of an `impl` block.
+    fn of(&self, mut item: ItemImpl) -> Result<Tokens> {
+        let of = last_of(&item.self_ty)?.clone();
+        let twin = quote! { crate::blocking::#of };
+        let (mut methods, mut proofs) = (Vec::new(), Vec::new());
+        for member in &mut item.items {
+            let ImplItem::Fn(method) = member else { continue };
+            let mark = take_mark(&mut method.attrs)?;
+            if !matches!(method.vis, Visibility::Public(_)) {
+                continue;
+            }
+            match mark {
+                Mark::None => {}
+                Mark::ByHand => proofs.push(proof_of(&method.sig.ident)),
+                Mark::Within => {
+                    methods.push(self.method(&of.ident, method, false)?);
+                    methods.push(self.method(&of.ident, method, true)?);
+                }
+                Mark::Generated => methods.push(self.method(&of.ident, method, false)?),
+            }
+        }
+        let (generics, _, bounds) = item.generics.split_for_impl();
+        Ok(quote! {
+            impl #generics #twin #bounds {
+                #(#methods)*
+            }
+            #(const _: () = <#twin>::#proofs;)*
+        })
+    }
+
+    /// The twin of a method, or its bounded form.
+    fn method(&self, of: &Ident, method: &ImplItemFn, within: bool) -> Result<Tokens> {
+        let name = &method.sig.ident;
+        let by_hand = |at: &dyn quote::ToTokens, what| {
+            Error::new_spanned(at.to_token_stream(), format!("{what} is `#[blocking(by_hand)]`"))
+        };
+        let Some(receiver) = method.sig.receiver() else { return Err(by_hand(name, "a function without self")) };
+        if !matches!(receiver.kind, ReceiverKind::Value | ReceiverKind::Reference(..)) {
+            return Err(by_hand(receiver, "a method of another self"));
+        }
+        let mut arguments = Vec::new();
+        for input in &method.sig.inputs {
+            let FnArg::Typed(argument) = input else { continue };
+            let Pat::Ident(pattern) = &*argument.pat else { return Err(by_hand(argument, "a method with patterns")) };
+            arguments.push(pattern.ident.clone());
+        }
+        let result = Outcome::of(method);
+        // That of the signature: another one would not be visible here.
+        let this = receiver.self_token;
+        let (output, body) = result.twin(self, this, &quote! { #this.inner.#name(#(#arguments),*) }, within);
+        let mut signature = method.sig.clone();
+        signature.asyncness = None;
+        signature.output = parse_quote!(-> #output);
+        if let Some(FnArg::Receiver(receiver)) = signature.inputs.first_mut() {
+            receiver.mutability = result.is_self().then(Default::default);
+        }
+        let docs = if within {
+            signature.ident = format_ident!("{name}_within");
+            signature.inputs.push(parse_quote!(patience: ::std::time::Duration));
+            let late = match only_argument(&result.value, "Option") {
+                Some(_) => "[`Within::TimedOut`](crate::blocking::Within::TimedOut)",
+                None => "`None`",
+            };
+            let text = format!("Waits as [`{name}`](Self::{name}) does, for at most `patience`; {late} after that.");
+            let errors = format!("As [`{name}`](Self::{name}).");
+            quote! { #[doc = #text] #[doc = ""] #[doc = "# Errors"] #[doc = #errors] }
+        } else {
+            docs(of, method, result.waits)
+        };
+        let kept = method.attrs.iter().filter(|attr| attr.path().is_ident("must_use") || attr.path().is_ident("cfg"));
+        // The types of guards are `must_use` themselves.
+        let must_use = (result.is_idle(self) && !method.attrs.iter().any(|attr| attr.path().is_ident("must_use")))
+            .then(|| quote! { #[must_use = "this call alone does nothing"] });
+        Ok(quote! {
+            #docs
+            #must_use
+            #(#kept)*
+            pub #signature {
+                #body
+            }
+        })
+    }
 }
 
 /// Lets `#[blocking(by_hand)]` find the methods of this `impl` block; see the [crate](self).
@@ -121,35 +224,6 @@ fn public_methods(item: &ItemImpl) -> impl Iterator<Item = &ImplItemFn> {
 /// The constant that a method written by hand has beside it: unlike a generic method, it can be named without a call.
 fn proof_of(method: &Ident) -> Ident {
     format_ident!("{}_BY_HAND", method.to_string().to_uppercase(), span = method.span())
-}
-
-fn twin_of(item: &mut ItemImpl) -> Result<Tokens> {
-    let of = last_of(&item.self_ty)?.clone();
-    let twin = quote! { crate::blocking::#of };
-    let (mut methods, mut proofs) = (Vec::new(), Vec::new());
-    for member in &mut item.items {
-        let ImplItem::Fn(method) = member else { continue };
-        let mark = take_mark(&mut method.attrs)?;
-        if !matches!(method.vis, Visibility::Public(_)) {
-            continue;
-        }
-        match mark {
-            Mark::None => {}
-            Mark::ByHand => proofs.push(proof_of(&method.sig.ident)),
-            Mark::Within => {
-                methods.push(method_twin(&of.ident, method, false)?);
-                methods.push(method_twin(&of.ident, method, true)?);
-            }
-            Mark::Generated => methods.push(method_twin(&of.ident, method, false)?),
-        }
-    }
-    let (generics, _, bounds) = item.generics.split_for_impl();
-    Ok(quote! {
-        impl #generics #twin #bounds {
-            #(#methods)*
-        }
-        #(const _: () = <#twin>::#proofs;)*
-    })
 }
 
 /// The last segment of a path, also behind the invisible brackets that a macro leaves around a type.
@@ -180,9 +254,13 @@ enum Mark {
     None,
 }
 
+fn is_mark(attr: &Attribute) -> bool {
+    attr.path().is_ident("blocking")
+}
+
 /// Takes the mark of a method off.
 fn take_mark(attrs: &mut Vec<Attribute>) -> Result<Mark> {
-    let Some(at) = attrs.iter().position(|attr| attr.path().is_ident("blocking")) else { return Ok(Mark::Generated) };
+    let Some(at) = attrs.iter().position(is_mark) else { return Ok(Mark::Generated) };
     let mark: Ident = attrs.remove(at).parse_args()?;
     match mark.to_string().as_str() {
         "within" => Ok(Mark::Within),
@@ -190,57 +268,6 @@ fn take_mark(attrs: &mut Vec<Attribute>) -> Result<Mark> {
         "none" => Ok(Mark::None),
         _ => Err(Error::new_spanned(mark, "expected `within`, `by_hand` or `none`")),
     }
-}
-
-/// The twin of a method, or its bounded form.
-fn method_twin(of: &Ident, method: &ImplItemFn, within: bool) -> Result<Tokens> {
-    let name = &method.sig.ident;
-    let by_hand = |at: &dyn quote::ToTokens, what| {
-        Error::new_spanned(at.to_token_stream(), format!("{what} is `#[blocking(by_hand)]`"))
-    };
-    let Some(receiver) = method.sig.receiver() else { return Err(by_hand(name, "a function without self")) };
-    if !matches!(receiver.kind, ReceiverKind::Value | ReceiverKind::Reference(..)) {
-        return Err(by_hand(receiver, "a method of another self"));
-    }
-    let mut arguments = Vec::new();
-    for input in &method.sig.inputs {
-        let FnArg::Typed(argument) = input else { continue };
-        let Pat::Ident(pattern) = &*argument.pat else { return Err(by_hand(argument, "a method with patterns")) };
-        arguments.push(pattern.ident.clone());
-    }
-    let result = Outcome::of(method);
-    let (output, body) = result.twin(&quote! { self.inner.#name(#(#arguments),*) }, within);
-    let mut signature = method.sig.clone();
-    signature.asyncness = None;
-    signature.output = parse_quote!(-> #output);
-    if let Some(FnArg::Receiver(receiver)) = signature.inputs.first_mut() {
-        receiver.mutability = result.is_self().then(Default::default);
-    }
-    let docs = if within {
-        signature.ident = format_ident!("{name}_within");
-        signature.inputs.push(parse_quote!(patience: ::std::time::Duration));
-        let late = match only_argument(&result.value, "Option") {
-            Some(_) => "[`Within::TimedOut`](crate::blocking::Within::TimedOut)",
-            None => "`None`",
-        };
-        let text = format!("Waits as [`{name}`](Self::{name}) does, for at most `patience`; {late} after that.");
-        let errors = format!("As [`{name}`](Self::{name}).");
-        quote! { #[doc = #text] #[doc = ""] #[doc = "# Errors"] #[doc = #errors] }
-    } else {
-        docs(of, method, result.waits)
-    };
-    let kept = method.attrs.iter().filter(|attr| attr.path().is_ident("must_use") || attr.path().is_ident("cfg"));
-    // The types of guards are `must_use` themselves.
-    let must_use = (result.is_idle() && !method.attrs.iter().any(|attr| attr.path().is_ident("must_use")))
-        .then(|| quote! { #[must_use = "this call alone does nothing"] });
-    Ok(quote! {
-        #docs
-        #must_use
-        #(#kept)*
-        pub #signature {
-            #body
-        }
-    })
 }
 
 /// The documentation of a method, without what only async code needs: its examples, and what a dropped future does.
@@ -317,23 +344,23 @@ impl Outcome {
     }
 
     /// It only makes a value, such as a lock that is not taken yet.
-    fn is_idle(&self) -> bool {
-        let is_twin = |last: &PathSegment| TWINS.iter().any(|twin| last.ident == twin && !twin.ends_with("Guard"));
+    fn is_idle(&self, twins: &Twins) -> bool {
+        let is_twin = |last: &PathSegment| twins.has(&last.ident) && !last.ident.to_string().ends_with("Guard");
         !self.waits && !self.is_result && (self.is_self() || last_of(&self.value).is_ok_and(is_twin))
     }
 
     /// What the twin returns, and its body.
-    fn twin(&self, call: &Tokens, within: bool) -> (Tokens, Tokens) {
+    fn twin(&self, twins: &Twins, this: Token![self], call: &Tokens, within: bool) -> (Tokens, Tokens) {
         if self.is_self() {
-            return (quote! { Self }, quote! { self.inner = #call; self });
+            return (quote! { Self }, quote! { #this.inner = #call; #this });
         }
-        let (mut value, mut wrap) = (self.value.clone(), Wrap(false));
+        let (mut value, mut wrap) = (self.value.clone(), Wrap { twins, found: false });
         wrap.visit_type_mut(&mut value);
-        let twin = wrap.0.then(|| quote! { .map(|done| crate::blocking::Twin::twin(done, &self.runtime)) });
+        let twin = wrap.found.then(|| quote! { .map(|done| crate::blocking::Twin::twin(done, &#this.runtime)) });
         if !self.waits {
-            return match (self.is_result, wrap.0) {
+            return match (self.is_result, wrap.found) {
                 (true, _) => (quote! { crate::Result<#value> }, quote! { #call #twin }),
-                (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, &self.runtime) }),
+                (false, true) => (quote! { #value }, quote! { crate::blocking::Twin::twin(#call, &#this.runtime) }),
                 (false, false) => (quote! { #value }, call.clone()),
             };
         }
@@ -343,9 +370,12 @@ impl Outcome {
             quote! { async { crate::Result::Ok(#call.await) } }
         };
         if !within {
-            return (quote! { crate::Result<#value> }, quote! { crate::blocking::block_on(&self.runtime, #work)#twin });
+            return (
+                quote! { crate::Result<#value> },
+                quote! { crate::blocking::block_on(&#this.runtime, #work)#twin },
+            );
         }
-        let done = quote! { crate::blocking::within(&self.runtime, patience, #work)#twin };
+        let done = quote! { crate::blocking::within(&#this.runtime, patience, #work)#twin };
         match only_argument(&value, "Option") {
             Some(value) => (
                 quote! { crate::Result<crate::blocking::Within<#value>> },
@@ -380,17 +410,20 @@ fn only_argument(declared: &Type, outer: &str) -> Option<Type> {
 }
 
 /// Puts the twin in the place of every type that has one, and remembers whether there was any.
-struct Wrap(bool);
+struct Wrap<'a> {
+    twins: &'a Twins,
+    found: bool,
+}
 
-impl VisitMut for Wrap {
+impl VisitMut for Wrap<'_> {
     fn visit_type_mut(&mut self, of: &mut Type) {
         // A twin is cheap to clone where the async API lends: it becomes an owned one.
         let lent = if let Type::Reference(TypeReference { elem, .. }) = of { elem } else { &*of };
         if let Type::Path(TypePath { path, .. }) = lent
             && let Some(last) = path.segments.last()
-            && TWINS.iter().any(|twin| last.ident == twin)
+            && self.twins.has(&last.ident)
         {
-            self.0 = true;
+            self.found = true;
             let twin = &last.ident;
             *of = parse_quote!(crate::blocking::#twin);
             return;
@@ -403,8 +436,10 @@ impl VisitMut for Wrap {
 mod tests {
     use super::*;
 
-    fn written(mut item: ItemImpl) -> Result<String> {
-        Ok(twin_of(&mut item)?.to_string().replace(' ', ""))
+    #[allow(clippy::needless_pass_by_value, reason = "so that a test passes what `parse_quote!` made")]
+    fn written(item: ItemImpl) -> Result<String> {
+        let Generate { twins, of } = parse_quote! { [Guard Held] #item };
+        Ok(twins.of(of)?.to_string().replace(' ', ""))
     }
 
     #[test]
@@ -501,10 +536,13 @@ mod tests {
     }
 
     #[test]
-    fn the_types_and_their_list_are_the_same() {
-        let one: ItemType = parse_quote! { pub type Other = Blocking<crate::Other>; };
-        assert!(declaration(&one).unwrap_err().to_string().contains("TWINS"));
-        let one = parse_quote! { pub type Locks = Blocking<crate::Locks>; };
-        assert!(declared(&[one]).unwrap_err().to_string().contains("`Mutex` is not declared"));
+    fn what_is_declared_has_a_twin() {
+        let two = [
+            parse_quote! { pub type Mutex = Blocking<crate::Mutex>; },
+            parse_quote! { pub type Guard = BlockingGuard<crate::Guard, crate::Held>; },
+        ];
+        let declared = declared(&two).unwrap().to_string().replace(' ', "");
+        assert!(declared.contains("implTwinforcrate::Mutex{typeBlocking=Mutex;"), "{declared}");
+        assert!(declared.contains("oarlock_macros::generate!{[MutexGuard]$($item)*}"), "{declared}");
     }
 }

@@ -20,6 +20,7 @@ use diesel::row::{Field as _, NamedRow};
 use diesel::sql_types::{BigInt, Binary, Bool, Double, Text};
 use diesel::{Connection, QueryableByName, RunQueryDsl as _, deserialize, sql_query};
 
+pub use crate::value::Value;
 use crate::{Classify, Client, Contention, Dialect, Done, Failed, Retry};
 
 /// What the servers say, where diesel does not pass on their code. PostgreSQL says it in the language of `lc_messages`:
@@ -112,35 +113,6 @@ fn in_transaction<C: Connection>(conn: &mut C) -> bool {
     let status = C::TransactionManager::transaction_manager_status_mut(conn);
     status.transaction_depth().is_ok_and(|depth| depth.is_some())
 }
-
-/// A value to send.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Value {
-    /// Text.
-    Text(String),
-    /// A whole number; a smaller column takes it, if it fits.
-    Integer(i64),
-    /// A number.
-    Float(f64),
-    /// True or false.
-    Bool(bool),
-    /// Bytes.
-    Bytes(Vec<u8>),
-}
-
-macro_rules! from {
-    ($($type:ty => $value:ident),*) => {
-        $(impl From<$type> for Value {
-            fn from(value: $type) -> Self {
-                Self::$value(value.into())
-            }
-        })*
-    };
-}
-
-from!(String => Text, &str => Text, i64 => Integer, i32 => Integer, u32 => Integer, f64 => Float, bool => Bool);
-from!(Vec<u8> => Bytes);
 
 /// A row, read as `R`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,6 +17,8 @@ mod sql;
 pub mod sqlite;
 #[cfg(any(feature = "sqlx-postgres", feature = "sqlx-mysql"))]
 pub mod sqlx;
+#[cfg(any(feature = "diesel", feature = "sqlx-postgres", feature = "sqlx-mysql"))]
+mod value;
 
 pub use crate::client::{Client, Dialect};
 pub use crate::contention::{Classify, Contention};
@@ -24,8 +26,3 @@ pub use crate::error::Error;
 pub use crate::optimistic::{Change, Outcome, Seen, Version, Versioned};
 pub use crate::pessimistic::{Locked, Mode, Wait};
 pub use crate::retry::{Attempts, Done, Failed, Retry};
-
-/// Compiles the programs of the page.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/rows.md")]
-struct Page;

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_nobody_breaks_and_locking_can_be_turned_off() {
+    fn without_tokens_no_client_breaks_and_locking_can_be_turned_off() {
         let client = Access::open().allow_break(true).client(&HeaderMap::new(), None).unwrap();
         assert!(client.may(Right::Lock, "x") && !client.may_somewhere(Right::Break));
         let reader = Access::open().allow_lock(false).client(&HeaderMap::new(), None).unwrap();

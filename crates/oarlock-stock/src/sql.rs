@@ -29,7 +29,7 @@ pub struct Sql<C> {
     conn: C,
     retry: Retry,
     /// Decides where this taker starts and how it walks.
-    seat: u64,
+    seed: u64,
     maps: HashMap<String, Map>,
     /// Until when a segment is left alone.
     empty: HashMap<(String, u32), Instant>,
@@ -69,7 +69,7 @@ impl<C: Client> Sql<C> {
         Self {
             conn,
             retry,
-            seat: fastrand::u64(..),
+            seed: fastrand::u64(..),
             maps: HashMap::new(),
             empty: HashMap::new(),
             short: HashSet::new(),
@@ -138,7 +138,7 @@ impl<C: Conn + 'static> Shelf for Sql<C> {
             None => self.left(order).await?.0,
         };
         for _ in 0..GENERATIONS {
-            for segment in walk(self.seat, map.segments) {
+            for segment in walk(self.seed, map.segments) {
                 let place = (order.sku.clone(), segment);
                 if self.empty.get(&place).is_some_and(|until| Instant::now() < *until) {
                     continue;

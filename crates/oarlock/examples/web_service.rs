@@ -105,7 +105,7 @@ async fn main() -> Result<(), Failure> {
     let paid = statuses.iter().filter(|status| **status == 200).count();
     println!("12 requests for 10 each from 100: {statuses:?}");
 
-    // Nobody may pay in by withdrawing less than nothing.
+    // A request cannot pay in by withdrawing less than nothing.
     let negative = withdraw(app.clone(), 7, -10).await?;
     println!("a request for -10: {negative:?}, status {}", negative.status());
 

@@ -34,6 +34,7 @@
 //! | `zookeeper-tls` | `zks://`; it brings a second cryptography library, built with a C compiler |
 //! | `postgres` | `postgres://` |
 //! | `mysql` | `mysql://`, `mariadb://` |
+//! | `stores` | all of these but `zks://` |
 //! | `metrics` | metrics of every lock, through the `metrics` facade |
 //! | `tracing` | spans of every acquisition and hold |
 //! | `testing` | `oarlock::testing`, a store in memory that loses locks on request |
@@ -72,87 +73,4 @@ pub mod state {
 pub mod testing {
     pub use oarlock_core::clock::{BootClock, Clock, Moment, TokioClock};
     pub use oarlock_core::memory::{Kit, Memory, Snapshot, Verb};
-}
-
-/// Compiles the program of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// Compiles the program of the README in Chinese.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.zh.md")]
-struct ReadmeInChinese;
-
-/// Runs the programs of the pages.
-#[cfg(doctest)]
-mod pages {
-    #[doc = include_str!("../../../docs/backends/etcd.md")]
-    struct BackendEtcd;
-    #[doc = include_str!("../../../docs/backends/local.md")]
-    struct BackendLocal;
-    #[doc = include_str!("../../../docs/backends/mysql.md")]
-    struct BackendMysql;
-    #[doc = include_str!("../../../docs/backends/postgres.md")]
-    struct BackendPostgres;
-    #[doc = include_str!("../../../docs/backends/redis.md")]
-    struct BackendRedis;
-    #[doc = include_str!("../../../docs/backends/redisson.md")]
-    struct BackendRedisson;
-    #[doc = include_str!("../../../docs/backends/redlock.md")]
-    struct BackendRedlock;
-    #[doc = include_str!("../../../docs/backends/zookeeper.md")]
-    struct BackendZooKeeper;
-    #[doc = include_str!("../../../docs/blocking.md")]
-    struct Blocking;
-    #[doc = include_str!("../../../docs/errors.md")]
-    struct Errors;
-    #[doc = include_str!("../../../docs/guide/concepts.md")]
-    struct GuideConcepts;
-    #[doc = include_str!("../../../docs/guide/cookbook.md")]
-    struct GuideCookbook;
-    #[doc = include_str!("../../../docs/guide/fences.md")]
-    struct GuideFences;
-    #[doc = include_str!("../../../docs/guide/operations.md")]
-    struct GuideOperations;
-    #[doc = include_str!("../../../docs/guide/migrate/advisory.md")]
-    struct MigrateFromAdvisory;
-    #[doc = include_str!("../../../docs/guide/migrate/curator.md")]
-    struct MigrateFromCurator;
-    #[doc = include_str!("../../../docs/guide/migrate/etcd.md")]
-    struct MigrateFromEtcd;
-    #[doc = include_str!("../../../docs/guide/migrate/flock.md")]
-    struct MigrateFromFlock;
-    #[doc = include_str!("../../../docs/guide/migrate/redisson.md")]
-    struct MigrateFromRedisson;
-    #[doc = include_str!("../../../docs/guide/migrate/redlock.md")]
-    struct MigrateFromRedlock;
-    #[doc = include_str!("../../../docs/guide/migrate/shedlock.md")]
-    struct MigrateFromShedlock;
-    #[doc = include_str!("../../../docs/guide/migrate/redisson.zh.md")]
-    struct MigrateFromRedissonChinese;
-    #[doc = include_str!("../../../docs/kinds/cohort.md")]
-    struct Cohort;
-    #[doc = include_str!("../../../docs/kinds/election.md")]
-    struct Election;
-    #[doc = include_str!("../../../docs/kinds/hand-over.md")]
-    struct HandOver;
-    #[doc = include_str!("../../../docs/kinds/multi.md")]
-    struct Multi;
-    #[doc = include_str!("../../../docs/kinds/mutex.md")]
-    struct Mutex;
-    #[doc = include_str!("../../../docs/kinds/once.md")]
-    struct Once;
-    #[doc = include_str!("../../../docs/kinds/read-write.md")]
-    struct ReadWrite;
-    #[doc = include_str!("../../../docs/kinds/re-entrant.md")]
-    struct Reentrant;
-    #[doc = include_str!("../../../docs/kinds/semaphore.md")]
-    struct Semaphore;
-    #[doc = include_str!("../../../docs/kinds/spin.md")]
-    struct Spin;
-    #[doc = include_str!("../../../docs/observability/README.md")]
-    struct Observability;
-    #[doc = include_str!("../../../docs/testing.md")]
-    struct Testing;
 }

@@ -32,3 +32,47 @@ pub fn sold(line: Option<oarlock_stock::Reservation>) -> bool {
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(future)
 }
+
+/// Lets every seller sell in a thread of its own, with `pool`: how many units they sold together.
+///
+/// # Panics
+/// With a seller.
+pub fn sell_at_once<P: Clone + Send + 'static>(pool: &P, sell: fn(P, u64) -> usize) -> usize {
+    let sellers: Vec<_> = (0..SELLERS)
+        .map(|seller| {
+            let pool = pool.clone();
+            std::thread::spawn(move || sell(pool, seller))
+        })
+        .collect();
+    sellers.into_iter().map(|seller| seller.join().expect("a seller")).sum()
+}
+
+/// Two transactions that update the rows 1 and 2 of `items` crosswise: one of them deadlocks and is rerun. A macro,
+/// because each server has types of its own in diesel.
+#[macro_export]
+macro_rules! deadlock_and_rerun {
+    ($pool:expr) => {
+        let both = std::sync::Arc::new(std::sync::Barrier::new(2));
+        let add = |first: i64, second: i64| {
+            let (pool, both) = ($pool.clone(), both.clone());
+            std::thread::spawn(move || {
+                let (mut conn, mut met) = (pool.get().unwrap(), false);
+                let done = transaction(&mut conn, &retry(), |conn| {
+                    let more = |id: i64| diesel::update(items::table.find(id)).set(items::stock.eq(items::stock + 1));
+                    more(first).execute(conn)?;
+                    // Only the first time: each then has what the other wants.
+                    if !std::mem::replace(&mut met, true) {
+                        both.wait();
+                    }
+                    more(second).execute(conn)?;
+                    Ok::<_, Error>(())
+                });
+                done.unwrap().conflicts
+            })
+        };
+        let (one, other) = (add(1, 2), add(2, 1));
+        assert!(one.join().unwrap() + other.join().unwrap() >= 1, "no deadlock happened");
+        let all: Vec<i64> = items::table.select(items::stock).load(&mut $pool.get().unwrap()).unwrap();
+        assert_eq!(all, [2, 2], "each row was counted up by both, once");
+    };
+}

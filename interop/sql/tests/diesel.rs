@@ -10,7 +10,7 @@ use oarlock_rows::diesel::{Postgres as OnPostgres, transaction, wait_up_to};
 use oarlock_rows::{
     Change, Classify as _, Contention, Dialect, Locked, Mode, Outcome, Retry, Version, Versioned, Wait,
 };
-use oarlock_sql_clients::{Boxed, ORDERS, SELLERS, UNITS, now, orders_of, sold};
+use oarlock_sql_clients::{Boxed, ORDERS, SELLERS, UNITS, deadlock_and_rerun, now, orders_of, sell_at_once, sold};
 use oarlock_stock::{Order, Sql, Stock, Take, inside};
 use oarlock_testbed::Postgres;
 
@@ -48,17 +48,11 @@ fn a_locked_row_sells_no_more_than_there_is() {
     let pool = pool(&server);
     let create = "create table items (id bigint primary key, stock bigint not null); insert into items values (1, 60)";
     pool.get().unwrap().batch_execute(create).unwrap();
-    let sellers: Vec<_> = (0..SELLERS)
-        .map(|_| {
-            let pool = pool.clone();
-            std::thread::spawn(move || {
-                let mut conn = pool.get().unwrap();
-                let orders = ORDERS / SELLERS;
-                (0..orders).filter(|_| transaction(&mut conn, &retry(), |conn| sell(conn, 1)).unwrap().value).count()
-            })
-        })
-        .collect();
-    let sold: usize = sellers.into_iter().map(|seller| seller.join().unwrap()).sum();
+    let sold = sell_at_once(&pool, |pool, _| {
+        let mut conn = pool.get().unwrap();
+        let orders = ORDERS / SELLERS;
+        (0..orders).filter(|_| transaction(&mut conn, &retry(), |conn| sell(conn, 1)).unwrap().value).count()
+    });
     let left: i64 = items::table.find(1).select(items::stock).first(&mut pool.get().unwrap()).unwrap();
     assert_eq!((sold as u64, left), (UNITS, 0));
 }
@@ -92,16 +86,10 @@ fn stock_inside_a_transaction_sells_no_more_than_there_is() {
         stock.restock("ticket", "delivery 1", UNITS).await.unwrap();
     });
     pool.get().unwrap().batch_execute("create table orders (id text primary key)").unwrap();
-    let sellers: Vec<_> = (0..SELLERS)
-        .map(|seller| {
-            let pool = pool.clone();
-            std::thread::spawn(move || {
-                let mut conn = pool.get().unwrap();
-                orders_of(seller).filter(|wanted| order(&mut conn, wanted).unwrap()).count()
-            })
-        })
-        .collect();
-    let sold: usize = sellers.into_iter().map(|seller| seller.join().unwrap()).sum();
+    let sold = sell_at_once(&pool, |pool, seller| {
+        let mut conn = pool.get().unwrap();
+        orders_of(seller).filter(|wanted| order(&mut conn, wanted).unwrap()).count()
+    });
     let count = now(stock.count("ticket")).unwrap();
     assert_eq!((sold as u64, count.sold, count.available), (UNITS, UNITS, 0), "{count:?}");
     // Orders that ended are forgotten, and stay counted.
@@ -150,28 +138,7 @@ fn a_transaction_that_deadlocks_is_rerun() {
     let create = "create table items (id bigint primary key, stock bigint not null); \
                   insert into items values (1, 0), (2, 0)";
     pool.get().unwrap().batch_execute(create).unwrap();
-    let both = std::sync::Arc::new(std::sync::Barrier::new(2));
-    let add = |first: i64, second: i64| {
-        let (pool, both) = (pool.clone(), both.clone());
-        std::thread::spawn(move || {
-            let (mut conn, mut met) = (pool.get().unwrap(), false);
-            let done = transaction(&mut conn, &retry(), |conn| {
-                let more = |id: i64| diesel::update(items::table.find(id)).set(items::stock.eq(items::stock + 1));
-                more(first).execute(conn)?;
-                // Only the first time: each then has what the other wants.
-                if !std::mem::replace(&mut met, true) {
-                    both.wait();
-                }
-                more(second).execute(conn)?;
-                Ok::<_, Error>(())
-            });
-            done.unwrap().conflicts
-        })
-    };
-    let (one, other) = (add(1, 2), add(2, 1));
-    assert!(one.join().unwrap() + other.join().unwrap() >= 1, "no deadlock happened");
-    let all: Vec<i64> = items::table.select(items::stock).load(&mut pool.get().unwrap()).unwrap();
-    assert_eq!(all, [2, 2], "each row was counted up by both, once");
+    deadlock_and_rerun!(pool);
 }
 
 #[test]

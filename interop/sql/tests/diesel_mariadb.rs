@@ -9,7 +9,7 @@ use diesel::result::Error;
 use oarlock_rows::diesel::{MySql, transaction, wait_up_to};
 use oarlock_rows::{Change, Classify as _, Client as _, Contention, Dialect, Locked, Mode, Outcome, Retry};
 use oarlock_rows::{Version, Versioned, Wait};
-use oarlock_sql_clients::{Boxed, ORDERS, SELLERS, UNITS, now, orders_of, sold};
+use oarlock_sql_clients::{Boxed, ORDERS, UNITS, deadlock_and_rerun, now, orders_of, sell_at_once, sold};
 use oarlock_stock::{Order, Sql, Stock, Take, inside};
 use oarlock_testbed::MariaDb;
 
@@ -69,16 +69,10 @@ fn stock_inside_a_transaction_sells_no_more_than_there_is_and_is_purged() {
     assert!(matches!(now(stock.take(first)).unwrap(), Take::Reserved(_)));
     assert!(sold(now(stock.confirm("ticket", "first")).unwrap()));
     pool.get().unwrap().batch_execute("create table orders (id varchar(64) primary key)").unwrap();
-    let sellers: Vec<_> = (0..SELLERS)
-        .map(|seller| {
-            let pool = pool.clone();
-            std::thread::spawn(move || {
-                let mut conn = pool.get().unwrap();
-                orders_of(seller).filter(|wanted| order(&mut conn, wanted).unwrap()).count()
-            })
-        })
-        .collect();
-    let sold: usize = sellers.into_iter().map(|seller| seller.join().unwrap()).sum();
+    let sold = sell_at_once(&pool, |pool, seller| {
+        let mut conn = pool.get().unwrap();
+        orders_of(seller).filter(|wanted| order(&mut conn, wanted).unwrap()).count()
+    });
     let count = now(stock.count("ticket")).unwrap();
     assert_eq!((sold as u64, count.sold, count.available), (UNITS, UNITS + 1, 0), "{count:?} of {ORDERS}");
     // Orders that ended are forgotten, and stay counted.
@@ -144,26 +138,5 @@ fn a_transaction_that_deadlocks_is_rerun() {
     let mut conn = pool.get().unwrap();
     conn.batch_execute("create table items (id bigint primary key, stock bigint not null)").unwrap();
     conn.batch_execute("insert into items values (1, 0), (2, 0)").unwrap();
-    let both = std::sync::Arc::new(std::sync::Barrier::new(2));
-    let add = |first: i64, second: i64| {
-        let (pool, both) = (pool.clone(), both.clone());
-        std::thread::spawn(move || {
-            let (mut conn, mut met) = (pool.get().unwrap(), false);
-            let done = transaction(&mut conn, &retry(), |conn| {
-                let more = |id: i64| diesel::update(items::table.find(id)).set(items::stock.eq(items::stock + 1));
-                more(first).execute(conn)?;
-                // Only the first time: each then has what the other wants.
-                if !std::mem::replace(&mut met, true) {
-                    both.wait();
-                }
-                more(second).execute(conn)?;
-                Ok::<_, Error>(())
-            });
-            done.unwrap().conflicts
-        })
-    };
-    let (one, other) = (add(1, 2), add(2, 1));
-    assert!(one.join().unwrap() + other.join().unwrap() >= 1, "no deadlock happened");
-    let all: Vec<i64> = items::table.select(items::stock).load(&mut conn).unwrap();
-    assert_eq!(all, [2, 2], "each row was counted up by both, once");
+    deadlock_and_rerun!(pool);
 }

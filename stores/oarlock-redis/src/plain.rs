@@ -12,7 +12,7 @@ use crate::error::SCHEME;
 use crate::scripts::{Script, micros, optional};
 
 /// A waiter looks at the lock at least this often: other programs send no notification when they release it.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The position of a claim that is in the queue beside the lock.
 const QUEUED: &[u8] = b"queued";
@@ -20,7 +20,7 @@ const QUEUED: &[u8] = b"queued";
 /// Notes that a pending claim was put into the queue beside the lock: it is notified of its turn.
 pub(crate) fn queued(pending: &mut Pending, is_notified: bool) {
     (pending.cursor, pending.watched) = (Cursor(QUEUED.to_vec()), is_notified);
-    pending.recheck_after = Some(pending.recheck_after.map_or(LOOK_AGAIN, |after| after.min(LOOK_AGAIN)));
+    pending.recheck_after = Some(pending.recheck_after.map_or(POLL_INTERVAL, |after| after.min(POLL_INTERVAL)));
 }
 
 /// Whether a claim at this position is in the queue beside the lock.

@@ -3,20 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oarlock_conformance::{Connection, Fixture, Pace, Power, Powers};
+use oarlock_conformance::{Connection, Fixture, MemoryConnection, Pace, Power, Powers};
+use oarlock_core::Result;
 use oarlock_core::driver::BoxFuture;
-use oarlock_core::memory::{Kit, Memory, Snapshot, Verb};
-use oarlock_core::{DynDriver, Result};
+use oarlock_core::memory::{Memory, Snapshot};
 
 #[derive(Default)]
 struct Mem {
     store: Memory,
     earlier: Mutex<Option<Snapshot>>,
-}
-
-struct MemConnection {
-    driver: Arc<Memory>,
-    kit: Kit,
 }
 
 impl Fixture for Mem {
@@ -42,7 +37,7 @@ impl Fixture for Mem {
     fn connect(&self) -> BoxFuture<Result<Arc<dyn Connection>>> {
         let driver = Arc::new(self.store.connect());
         let kit = driver.kit();
-        Box::pin(async move { Ok(Arc::new(MemConnection { driver, kit }) as Arc<dyn Connection>) })
+        Box::pin(async move { Ok(Arc::new(MemoryConnection { driver, kit }) as Arc<dyn Connection>) })
     }
 
     fn remember(&self) -> BoxFuture<Result<()>> {
@@ -55,35 +50,6 @@ impl Fixture for Mem {
             self.store.kit().fall_back(earlier);
         }
         Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl MemConnection {
-    fn done(&self, what: impl FnOnce(&Kit)) -> BoxFuture<Result<()>> {
-        what(&self.kit);
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl Connection for MemConnection {
-    fn driver(&self) -> Arc<dyn DynDriver> {
-        self.driver.clone()
-    }
-
-    fn kill(&self) -> BoxFuture<Result<()>> {
-        self.done(Kit::kill)
-    }
-
-    fn cut(&self) -> BoxFuture<Result<()>> {
-        self.done(Kit::cut)
-    }
-
-    fn heal(&self) -> BoxFuture<Result<()>> {
-        self.done(Kit::heal)
-    }
-
-    fn drop_reply(&self, verb: Verb) -> BoxFuture<Result<()>> {
-        self.done(|kit| kit.drop_reply(verb))
     }
 }
 

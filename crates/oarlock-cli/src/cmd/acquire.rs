@@ -8,6 +8,7 @@ use oarlock_core::text;
 use serde_json::{Value, json};
 
 use crate::args::{LockArgs, StoreArgs};
+use crate::cmd::Examples;
 use crate::cmd::run::{busy_words, forever};
 use crate::exit::{Code, Exit, Failure};
 use crate::observe::EngineEvents;
@@ -31,6 +32,9 @@ pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples =
+    &[("ticket=$(oarlock acquire deploy/prod -t 15m)", "Take a lock that another job releases.")];
 
 pub(crate) fn main(args: AcquireArgs) -> Result<Exit, Failure> {
     if args.lock.max_hold.is_some() {

@@ -11,6 +11,7 @@ use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
 use crate::bench::workers::Workers;
 use crate::bench::{show, worker};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress;
@@ -44,6 +45,8 @@ pub(crate) struct BenchArgs {
     pub(crate) store: StoreArgs,
 }
 
+pub(crate) const EXAMPLES: Examples = &[("oarlock bench -u redis://localhost", "Measure locks on your store.")];
+
 /// With the number of a worker it is one of the processes of a contended load.
 pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failure> {
     let plan = Plan::new(args)?;
@@ -57,7 +60,7 @@ pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failur
 
 /// As a program that locks from many tasks would run.
 fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();

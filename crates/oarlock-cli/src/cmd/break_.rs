@@ -9,6 +9,7 @@ use oarlock::{Fence, Label, Locks};
 use oarlock_core::text;
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::store::{Store, block_on};
 
@@ -38,6 +39,9 @@ pub(crate) struct BreakArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples =
+    &[("oarlock break deploy/prod --fence 1767225600000088 --reason 'stuck since noon'", "Ask the holder to end.")];
 
 pub(crate) fn main(args: &BreakArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

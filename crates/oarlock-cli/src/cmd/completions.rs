@@ -8,8 +8,8 @@ use clap_complete::Shell;
 use oarlock_core::text::plain;
 
 use crate::args::Args;
-use crate::cmd::Command;
 use crate::cmd::ls::{self, LsArgs};
+use crate::cmd::{Command, Examples};
 use crate::exit::{Code, Exit, Failure};
 use crate::messages::Messages;
 use crate::output;
@@ -33,6 +33,9 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     pub(crate) shell: Shell,
 }
+
+pub(crate) const EXAMPLES: Examples =
+    &[("source <(oarlock completions bash)", "Complete flags and the names of locks in use.")];
 
 pub(crate) fn main(args: &CompletionsArgs) -> Result<Exit, Failure> {
     let mut script = Vec::new();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use oarlock::Locks;
 use serde_json::Value;
 
+use crate::cmd::Examples;
 use crate::demo::args::{DemoArgs, DemoCommand, FlashSaleArgs, OncallArgs, OversellArgs};
 use crate::demo::database::{self, Database, Shelves};
 use crate::demo::show::{self, Stage};
@@ -25,6 +26,8 @@ const SHOPS: usize = 4;
 /// How long taking everything away may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+pub(crate) const EXAMPLES: Examples = &[("oarlock demo oversell", "See what goes wrong without a lock.")];
+
 pub(crate) fn main(args: &DemoArgs) -> Result<Exit, Failure> {
     let store = Store::new(args.command.store())?;
     if let DemoCommand::FlashSale(sale) = &args.command
@@ -32,7 +35,7 @@ pub(crate) fn main(args: &DemoArgs) -> Result<Exit, Failure> {
     {
         return Err(Failure::usage("--duration is 50ms to 1m"));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(open(&args.command, &store));
     runtime.shutdown_background();

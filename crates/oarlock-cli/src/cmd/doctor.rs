@@ -7,6 +7,7 @@ use oarlock_core::text::{self, plain};
 use serde_json::{Value, json};
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::progress;
@@ -31,6 +32,11 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock doctor -u redis+sentinel://s1,s2,s3/mymaster", "Is this store safe for locks, and why not?"),
+    ("oarlock doctor -o json", "The same, for a program."),
+];
 
 pub(crate) fn main(args: &DoctorArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::args::{LabelArgs, LockArgs, LossArgs, OnLost, StoreArgs, span};
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
+use crate::cmd::Examples;
 use crate::cmd::run::{self, forever, not_started, wait_for_stop};
 use crate::exit::{Exit, Failure};
 use crate::front::Job;
@@ -25,8 +26,8 @@ use crate::{multi, progress};
 /// How long `--on-demoted` may take.
 const DEMOTED: Duration = Duration::from_secs(30);
 
-/// The pause after a failed look at the leader.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The pause after a failed poll of the leader.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Run a command on one machine of many: on the leader, for as long as it leads
 #[derive(Debug, clap::Args)]
@@ -62,6 +63,11 @@ pub(crate) struct ElectArgs {
     #[arg(last = true, value_name = "CMD", required_unless_present = "observe")]
     pub(crate) argv: Vec<OsString>,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock elect billing --value \"$(hostname):8080\" -- ./worker", "A worker on one machine of many."),
+    ("oarlock elect billing --observe", "Print each new leader."),
+];
 
 pub(crate) fn main(args: ElectArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
@@ -258,7 +264,7 @@ async fn observe(store: &Store, name: &ResourceName) -> Result<Exit, Failure> {
                 if !std::mem::replace(&mut failed, true) {
                     store.messages.warning(&format!("{error}; changes may be missing until it answers again"));
                 }
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
     }

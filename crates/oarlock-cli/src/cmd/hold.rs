@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::args::{LockArgs, StoreArgs};
 use crate::child::cause::Cause;
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::observe::EngineEvents;
 use crate::output::{self, Format};
@@ -31,6 +32,8 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock hold migrate", "Hold a lock until Ctrl-C.")];
 
 pub(crate) fn main(args: HoldArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -1,6 +1,7 @@
 //! `oarlock init`: create what the store needs, or print it, with the rights that locks need.
 
 use crate::args::StoreArgs;
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output;
 use crate::progress;
@@ -18,6 +19,11 @@ pub(crate) struct InitArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock init -u postgres://admin@db/app --grant app", "Create what locks need, for the user app."),
+    ("oarlock init -u mysql://admin@db/app --print", "Print it, and do nothing."),
+];
 
 pub(crate) fn main(args: &InitArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -9,6 +9,7 @@ use oarlock_core::text::{holder, plain, span};
 use serde_json::Value;
 
 use crate::args::StoreArgs;
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::store::{Store, block_on};
@@ -24,6 +25,11 @@ pub(crate) struct LsArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock ls 'deploy/*'", "The locks in use whose names begin so."),
+    ("oarlock -p prod ls -o json", "On a store of the configuration file, for a program."),
+];
 
 pub(crate) fn main(args: &LsArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

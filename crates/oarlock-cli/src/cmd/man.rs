@@ -3,8 +3,9 @@
 use clap::CommandFactory;
 
 use crate::args::Args;
+use crate::cmd::{self, Examples};
 use crate::exit::{Code, Exit, Failure};
-use crate::{examples, output};
+use crate::output;
 
 /// Print a manual page
 #[derive(Debug, clap::Args)]
@@ -12,6 +13,8 @@ pub(crate) struct ManArgs {
     /// The subcommand; without it, the page of oarlock itself
     pub(crate) subcommand: Option<String>,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock man run | man -l -", "Read a page.")];
 
 pub(crate) fn main(args: &ManArgs) -> Result<Exit, Failure> {
     let mut command = Args::command();
@@ -25,7 +28,7 @@ pub(crate) fn main(args: &ManArgs) -> Result<Exit, Failure> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page).map_err(|error| Failure::os("cannot write the page", error))?;
     let mut page = String::from_utf8_lossy(&page).into_owned();
-    let examples = examples::of(args.subcommand.as_deref().unwrap_or("run"));
+    let examples = cmd::examples(args.subcommand.as_deref().unwrap_or("run"));
     page.push_str(".SH EXAMPLES\n");
     for (line, says) in examples {
         page.push_str(&format!(".PP\n{}\n.RS 4\n.nf\n{}\n.fi\n.RE\n", roff(says), roff(line)));

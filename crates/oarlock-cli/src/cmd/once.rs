@@ -3,7 +3,6 @@
 mod record;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -12,8 +11,9 @@ use oarlock::{Error, ErrorKind, Guard, LastSlot, Locks, MultiGuard, Once};
 use oarlock_core::text;
 use rustix::process::Signal;
 
-use crate::args::{LabelArgs, LockArgs, LossArgs, OnBusy, StoreArgs, span};
+use crate::args::{LabelArgs, LockArgs, LossArgs, OnBusy, StoreArgs, WorkArgs, span};
 use crate::child::Status;
+use crate::cmd::Examples;
 use crate::cmd::run::{self, busy, busy_words, forever, not_started, stopped, wait_for_stop};
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
@@ -78,12 +78,8 @@ pub(crate) struct OnceArgs {
     pub(crate) loss: LossArgs,
     #[command(flatten)]
     pub(crate) label: LabelArgs,
-    /// Run STRING with sh -c
-    #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
-    pub(crate) command: Option<OsString>,
-    /// Write what happened to FILE, as JSON
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The command and its arguments
@@ -113,6 +109,12 @@ fn code(text: &str) -> Result<Substitute, String> {
 const AGAIN: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(60);
 
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock once report --slot '0 2 * * * Europe/Berlin' -- ./report", "Every night, on the first machine."),
+    ("oarlock once cleanup --slot 1h --on-busy skip -q -- ./cleanup", "Each hour."),
+    ("oarlock once report --show", "Who ran it last, and how it ended."),
+];
+
 pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     let name = ResourceName::new(&args.name)?;
@@ -141,10 +143,10 @@ pub(crate) fn main(args: OnceArgs, job: Option<&Job>) -> Result<Exit, Failure> {
         label: args.label,
         ..LockArgs::waiting()
     };
-    let command = args.command.map_or(args.argv, |script| vec!["sh".into(), "-c".into(), script]);
+    let command = args.work.command_or(args.argv);
     let asking = Asking::new(lock, &store)?.running(&command);
     let rules = Rules::new(args.loss, &asking)?;
-    let file = open_report(args.report.as_deref())?;
+    let file = open_report(args.work.report.as_deref())?;
     let messages = store.messages;
     let min_hold = args.min_hold.unwrap_or_default();
     let settings = RunSettings { names: vec![name], asking, rules, min_hold, command, report: None, store };

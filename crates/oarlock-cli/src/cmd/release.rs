@@ -4,6 +4,7 @@ use oarlock::Released;
 use oarlock_core::text;
 
 use crate::args::StoreArgs;
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::store::{Store, block_on};
 use crate::ticket::{self, TicketArgs};
@@ -17,6 +18,8 @@ pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock release \"$ticket\"", "Give the lock back.")];
 
 pub(crate) fn main(args: &ReleaseArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

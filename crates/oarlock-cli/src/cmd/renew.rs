@@ -4,6 +4,7 @@ use oarlock_core::text;
 use serde_json::json;
 
 use crate::args::StoreArgs;
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::store::{Store, block_on};
@@ -18,6 +19,8 @@ pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock renew \"$ticket\"", "A whole lease more.")];
 
 pub(crate) fn main(args: &RenewArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oarlock::state::ResourceName;
@@ -10,10 +9,11 @@ use oarlock::{Error, ErrorKind, Locks, MultiGuard};
 use oarlock_core::text;
 use rustix::process::Signal;
 
-use crate::args::{LockArgs, LossArgs, StoreArgs, span};
+use crate::args::{LockArgs, LossArgs, StoreArgs, WorkArgs, span};
 use crate::child::cause::Cause;
 use crate::child::supervise::{Ended, Watch};
 use crate::child::{Child, Status};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::front::Job;
 use crate::messages::Messages;
@@ -40,18 +40,21 @@ pub(crate) struct RunArgs {
     pub(crate) min_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) loss: LossArgs,
-    /// Run STRING with sh -c
-    #[arg(short, long = "command", value_name = "STRING", conflicts_with = "argv")]
-    pub(crate) command: Option<OsString>,
-    /// Write what happened to FILE, as JSON
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD", required_unless_present = "command")]
     pub(crate) argv: Vec<OsString>,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock run --on-busy skip -q nightly-backup -- /usr/local/bin/backup", "A cron job that must not overlap."),
+    ("oarlock run -w 10m --reason 'release 2.3' deploy/prod -- ./deploy", "Wait ten minutes, and say why."),
+    ("oarlock run -j 3 encoders -- ./encode small.mov", "At most three at a time."),
+    ("oarlock run accounts/7 accounts/9 -- ./transfer", "Two locks as one."),
+];
 
 pub(crate) fn main(args: RunArgs, job: Option<&Job>) -> Result<Exit, Failure> {
     let mut settings = RunSettings::new(args)?;

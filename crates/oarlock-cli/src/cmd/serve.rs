@@ -10,6 +10,7 @@ use oarlock_serve::{Access, Config, Server};
 use serde_json::json;
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::signals::{self, FORWARDED, Signals};
@@ -71,6 +72,14 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock serve -u redis://localhost", "Who holds what, at http://127.0.0.1:7070/."),
+    (
+        "oarlock serve --listen 0.0.0.0:7070 --tls-cert c.pem --tls-key k.pem --token-file tokens.toml --allow-break",
+        "For other machines, with tokens that may end holds.",
+    ),
+];
 
 pub(crate) fn main(args: &ServeArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -4,6 +4,7 @@ use oarlock::state::ResourceName;
 use oarlock_core::text;
 
 use crate::args::StoreArgs;
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::output::{self, Format};
 use crate::store::{Store, block_on};
@@ -16,6 +17,8 @@ pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock show deploy/prod", "Who holds it, who waits, and why.")];
 
 pub(crate) fn main(args: &ShowArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

@@ -10,10 +10,11 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::cmd::break_::who;
 use crate::cmd::ls::{in_use, without_index};
 use crate::exit::{Code, Exit, Failure};
-use crate::pace::next_look;
+use crate::pace::next_poll;
 use crate::signals::Signals;
 use crate::store::Store;
 use crate::top::draw::{Theme, draw};
@@ -39,6 +40,8 @@ pub(crate) struct TopArgs {
     pub(crate) store: StoreArgs,
 }
 
+pub(crate) const EXAMPLES: Examples = &[("oarlock top -u redis://cache", "Who holds what, the oldest waiter first.")];
+
 pub(crate) fn main(args: &TopArgs) -> Result<Exit, Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Failure::usage("top needs a terminal: use ls or watch in a script"));
@@ -46,7 +49,7 @@ pub(crate) fn main(args: &TopArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;
     // Requests are answered on threads of their own, so that ten thousand locks do not delay a key.
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().on_thread_start(crate::signals::deafen).build();
+    let runtime = builder.worker_threads(2).enable_all().on_thread_start(crate::signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let result = runtime.block_on(show(args, &store));
     runtime.shutdown_background();
@@ -105,9 +108,9 @@ async fn show(args: &TopArgs, store: &Store) -> Result<Exit, Failure> {
                     Some(Answer::Listed(listed)) => {
                         let now = Instant::now();
                         let begun = asked.take().unwrap_or(now);
-                        // Unless a key or a break asked for another look since.
+                        // Unless a key or a break asked for another poll since.
                         if due <= begun {
-                            due = next_look(begun, if listed.is_ok() { now } else { begun }, args.every);
+                            due = next_poll(begun, if listed.is_ok() { now } else { begun }, args.every);
                         }
                         match listed {
                             Ok(snapshot) if !model.paused => model.refresh(snapshot),

@@ -9,6 +9,7 @@ use oarlock_torture::record::FaultKind;
 use oarlock_torture::run::clean;
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::exit::{Exit, Failure};
 use crate::output::Format;
 use crate::store::{Store, block_on};
@@ -129,6 +130,15 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[
+    ("oarlock torture -u redis://localhost", "Try the locks of a store for a minute."),
+    (
+        "oarlock torture -u redis://localhost --fault-cmd 'docker restart redis'",
+        "The same, and restart the server while a lock is held.",
+    ),
+    ("oarlock torture render oarlock-torture-RUN.jsonl > torture.html", "Look at a run."),
+];
 
 /// Runs it. As a worker it is one of the processes of a run.
 pub(crate) fn main(args: TortureArgs, is_worker: bool) -> Result<Exit, Failure> {

@@ -6,6 +6,7 @@ use oarlock::url::Explanation;
 use oarlock_core::text::plain;
 use serde_json::json;
 
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::messages::Messages;
 use crate::output::{self, Format};
@@ -34,6 +35,9 @@ pub(crate) enum UrlCommand {
         output: Format,
     },
 }
+
+pub(crate) const EXAMPLES: Examples =
+    &[("oarlock url explain redis://localhost", "What a URL means, with all its options.")];
 
 pub(crate) fn main(args: &UrlArgs) -> Result<Exit, Failure> {
     let UrlCommand::Explain { url, profile, output: format } = &args.command;

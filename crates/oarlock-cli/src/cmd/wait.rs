@@ -8,12 +8,13 @@ use oarlock::state::ResourceState;
 use oarlock_core::text;
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
 use crate::progress;
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on};
 
-/// How often to look where no hint comes.
+/// How often to poll where no hint comes.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Wait until a lock is free, or held; without taking it
@@ -33,6 +34,9 @@ pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples =
+    &[("oarlock wait --free -w 5m deploy/prod", "Wait until it is free, and take nothing.")];
 
 pub(crate) fn main(args: &WaitArgs) -> Result<Exit, Failure> {
     let store = Store::new(&args.store)?;

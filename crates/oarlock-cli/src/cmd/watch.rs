@@ -11,30 +11,33 @@ use oarlock_core::{pattern, text};
 use serde_json::{Map, Value, json};
 
 use crate::args::{StoreArgs, span};
+use crate::cmd::Examples;
 use crate::cmd::ls::{EVERY_KEY, in_use, without_index};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Format, millis};
-use crate::pace::next_look;
+use crate::pace::next_poll;
 use crate::signals::{FORWARDED, Signals};
 use crate::store::{Store, block_on};
 
-/// The shortest and the longest time between two looks at the store.
+/// The shortest and the longest time between two polls of the store.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(3600);
 
 /// Print what happens to locks as events, one JSON object a line
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Events: present (held or waiting at the start, or after a gap), granted, released, waiting, \
-left, ending, gap, resumed. The store is looked at every --interval, and for a single name also when it says that \
-something changed, but for at most a quarter of the time: what begins and ends between two looks is not seen. A gap says from when to when nothing was seen.")]
+left, ending, gap, resumed. The store is polled every --interval, and for a single name also when it says that \
+something changed, but for at most a quarter of the time: what begins and ends between two polls is not seen. A gap says from when to when nothing was seen.")]
 pub(crate) struct WatchArgs {
     /// Only names that match, with * and ?; a name without them is followed also where the store lists no names
     pub(crate) pattern: Option<String>,
-    /// How often to look at the store
+    /// How often to poll the store
     #[arg(short, long, value_name = "DUR", default_value = "1s", value_parser = span)]
     pub(crate) interval: Duration,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
+
+pub(crate) const EXAMPLES: Examples = &[("oarlock watch 'deploy/*'", "Print what happens, an object a line.")];
 
 pub(crate) fn main(args: &WatchArgs) -> Result<Exit, Failure> {
     if !INTERVALS.contains(&args.interval) {
@@ -71,21 +74,21 @@ struct Follower<'a> {
 impl Follower<'_> {
     /// Prints events until printing fails, or the store refuses for good.
     async fn follow(&mut self) -> Result<std::convert::Infallible, Failure> {
-        let (mut last_look, mut gap) = (now(), None::<String>);
-        let (mut change, mut has_looked) = (None, false);
+        let (mut last_poll, mut gap) = (now(), None::<String>);
+        let (mut change, mut has_polled) = (None, false);
         loop {
-            // Armed before looking, so that no change slips through between the two. Where the store sends no
+            // Armed before polling, so that no change slips through between the two. Where the store sends no
             // notifications, the interval has to do.
             if let (Some(name), None) = (self.one, &change) {
                 change = self.locks.watch(name).await.ok();
             }
             let begun = Instant::now();
-            let looked = self.look().await;
+            let polled = self.poll().await;
             // A store that did not answer in time was not at work for so long.
-            let ended = if looked.is_ok() { Instant::now() } else { begun };
-            match looked {
+            let ended = if polled.is_ok() { Instant::now() } else { begun };
+            match polled {
                 Ok(states) => {
-                    let is_first = !std::mem::replace(&mut has_looked, true);
+                    let is_first = !std::mem::replace(&mut has_polled, true);
                     if is_first && self.one.is_none() && !self.locks.info().capabilities.listing {
                         self.store.messages.note(EVERY_KEY);
                     }
@@ -96,19 +99,19 @@ impl Follower<'_> {
                     for event in self.seen.changes(&states) {
                         self.print(&at, Some(&event.name), event.what, &event.more)?;
                     }
-                    last_look = at;
+                    last_poll = at;
                 }
                 // A store that could list and is slow for once leaves a gap.
                 Err(error)
-                    if error.retry() == Retry::Never && !(has_looked && error.kind() == ErrorKind::Unsupported) =>
+                    if error.retry() == Retry::Never && !(has_polled && error.kind() == ErrorKind::Unsupported) =>
                 {
                     return Err(without_index(error, "watch"));
                 }
                 Err(error) => {
                     if gap.is_none() {
-                        let more = json!({ "since": last_look, "error": error.to_string() });
+                        let more = json!({ "since": last_poll, "error": error.to_string() });
                         self.print(&now(), None, "gap", &more)?;
-                        gap = Some(last_look.clone());
+                        gap = Some(last_poll.clone());
                         // What is there afterwards is told anew: what happened in between is unknown.
                         self.seen = Seen::default();
                     }
@@ -121,17 +124,17 @@ impl Follower<'_> {
                     None => std::future::pending().await,
                 }
             };
-            let next = next_look(begun, ended, self.args.interval);
+            let next = next_poll(begun, ended, self.args.interval);
             if let Ok(false) = tokio::time::timeout_at(next.into(), hint).await {
                 change = None;
                 tokio::time::sleep(*INTERVALS.start()).await;
             }
-            // A lock that changes all the time is not looked at all the time.
-            tokio::time::sleep_until(next_look(begun, ended, Duration::ZERO).into()).await;
+            // A lock that changes all the time is not polled all the time.
+            tokio::time::sleep_until(next_poll(begun, ended, Duration::ZERO).into()).await;
         }
     }
 
-    async fn look(&self) -> Result<Vec<ResourceState>, Error> {
+    async fn poll(&self) -> Result<Vec<ResourceState>, Error> {
         if let Some(name) = self.one {
             return Ok(vec![self.locks.inspect(name).await?]);
         }
@@ -162,14 +165,14 @@ fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// The state at the last look.
+/// The state at the last poll.
 #[derive(Default)]
 struct Seen {
     begun: bool,
     claims: BTreeMap<ResourceName, HashMap<ClaimId, Claim>>,
 }
 
-/// A claim at the last look.
+/// A claim at the last poll.
 struct Claim {
     holds: bool,
     ending: bool,
@@ -183,7 +186,7 @@ struct Event {
 }
 
 impl Seen {
-    /// What changed since the last look, in an order that makes sense: ends before grants.
+    /// What changed since the last poll, in an order that makes sense: ends before grants.
     fn changes(&mut self, states: &[ResourceState]) -> Vec<Event> {
         let first = !std::mem::replace(&mut self.begun, true);
         let now: BTreeMap<_, _> = states.iter().map(|state| (state.name.clone(), claims(state))).collect();

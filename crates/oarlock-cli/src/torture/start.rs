@@ -45,7 +45,7 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
         let message = "the locks of mem: exist in one process only, so that no other process can contend for them";
         return Err(Failure::new(Code::Config, message));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let done = runtime.block_on(start(args, &store));
     runtime.shutdown_background();

@@ -44,7 +44,7 @@ pub(crate) fn main(args: &StoreArgs) -> Result<Exit, Failure> {
         work(open, launch).await?;
         Ok(Code::Success.into())
     });
-    signals::deafen();
+    signals::block_all();
     runtime.shutdown_background();
     worked
 }

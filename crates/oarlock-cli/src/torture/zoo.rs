@@ -15,7 +15,7 @@ use crate::signals;
 const SPAN: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(format: Format) -> Result<Exit, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::deafen).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let verdicts = runtime.block_on(async {
         let storms = Flaw::ALL.map(|flaw| (flaw, tokio::spawn(storm(Arc::new(BrokenStore::new(flaw)), 5, SPAN))));

@@ -92,7 +92,7 @@ fn a_password_comes_from_a_file_and_is_shown_nowhere() {
     assert!(!run(&context, &["ls"], &[("OARLOCK_URL", &in_url)]).err.contains("warning"));
 
     // Everything that the program prints, in all its forms, where all goes well and where it does not.
-    let wrong = format!("redis://nobody:{CANARY}@{addr}");
+    let wrong = format!("redis://stranger:{CANARY}@{addr}");
     let away = format!("redis://:{CANARY}@127.0.0.1:1");
     let broken = format!("redis://:{CANARY}@[::1?x=1");
     let unknown = format!("redis://:{CANARY}@{addr}?layuot=plain");
@@ -131,7 +131,7 @@ fn no_subcommand_shows_a_password() {
     let Some(server) = Redis::start_with_or_skip(&[("requirepass", CANARY)]).unwrap() else { return };
     let addr = server.addr();
     let right = format!("redis://:{CANARY}@{addr}");
-    let wrong = format!("redis://nobody:{CANARY}@{addr}");
+    let wrong = format!("redis://stranger:{CANARY}@{addr}");
     let away = format!("redis://:{CANARY}@127.0.0.1:1");
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("redis://:{CANARY}@{}", silent.local_addr().unwrap());

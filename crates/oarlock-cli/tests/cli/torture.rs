@@ -272,7 +272,7 @@ fn every_lock_of_the_zoo_is_caught() {
 
 /// A lock of another library that grants whatever it is asked for: no lock at all.
 #[test]
-fn another_lock_that_excludes_nobody_is_a_violation() {
+fn another_lock_that_excludes_no_one_is_a_violation() {
     let context = TestContext::new();
     let program = context.path("peer.sh");
     let script = "echo ready nothing 1\nwhile read verb handle rest; do case $verb in lock) echo \"held $handle 0 -\";; \

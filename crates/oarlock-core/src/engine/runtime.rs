@@ -16,7 +16,7 @@ use crate::driver::DynDriver;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long work that yielded on a thread of a runtime waits for the next poll.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(10);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Where the background work of a client runs: on the caller's tokio runtime, or on a thread of its own that a busy
 /// runtime cannot delay.
@@ -172,7 +172,7 @@ impl Runtime {
             }
             while !sleeper.woken.swap(false, Ordering::AcqRel) {
                 if on_a_runtime {
-                    std::thread::park_timeout(LOOK_AGAIN);
+                    std::thread::park_timeout(POLL_INTERVAL);
                     break;
                 }
                 std::thread::park();

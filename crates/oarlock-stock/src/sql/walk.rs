@@ -2,11 +2,11 @@
 
 /// Every segment once: from a start and with a stride of the taker's own, so that takers do not follow each other from
 /// one empty segment to the next.
-pub(super) fn walk(seat: u64, segments: u32) -> impl Iterator<Item = u32> {
+pub(super) fn walk(seed: u64, segments: u32) -> impl Iterator<Item = u32> {
     let count = u64::from(segments.max(1));
-    let start = seat % count;
+    let start = seed % count;
     // The high half, so that who starts together does not go together.
-    let wanted = (seat >> 32) % count;
+    let wanted = (seed >> 32) % count;
     let stride = (wanted..wanted + count).find(|stride| common_divisor(*stride, count) == 1).unwrap_or(1);
     (0..count).map(move |step| u32::try_from((start + step * stride) % count).unwrap_or(0))
 }
@@ -27,8 +27,8 @@ mod tests {
     #[test]
     fn everybody_visits_every_segment_once() {
         for segments in [1, 2, 3, 4, 7, 12, 16, 64, 100] {
-            for seat in (0..200).map(|_| fastrand::u64(..)) {
-                let visited: Vec<_> = walk(seat, segments).collect();
+            for seed in (0..200).map(|_| fastrand::u64(..)) {
+                let visited: Vec<_> = walk(seed, segments).collect();
                 assert_eq!(visited.len(), segments as usize);
                 assert_eq!(visited.iter().copied().collect::<BTreeSet<_>>(), (0..segments).collect());
             }

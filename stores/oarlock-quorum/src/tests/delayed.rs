@@ -40,7 +40,7 @@ pub(super) struct Gates {
     renew: Gate,
     release: Gate,
     /// Whether the answers to renewals are lost.
-    deaf: AtomicBool,
+    renewals_lost: AtomicBool,
     /// Whether the next release finds no hold.
     down: AtomicBool,
     /// Whether the next renewal takes a way of its own, and what it must pass there.
@@ -72,7 +72,7 @@ impl Driver for Delayed {
             true => self.gates.way.pass().await,
             false => self.gates.renew.pass().await,
         }
-        if self.gates.deaf.load(Ordering::Acquire) {
+        if self.gates.renewals_lost.load(Ordering::Acquire) {
             return batch.iter().map(|_| Err(Error::unreachable("no answer"))).collect();
         }
         Driver::renew(&self.node, batch).await
@@ -218,7 +218,7 @@ async fn an_id_is_not_used_again_while_a_memo_may_be_on_its_way() {
     for lost in [false, true] {
         gates[0].attempt.close();
         gates[2].renew.close();
-        gates[2].deaf.store(lost, Ordering::Release);
+        gates[2].renewals_lost.store(lost, Ordering::Release);
         let answer = quorum.attempt(&mine).await.unwrap();
         assert!(matches!(answer, Attempt::Pending(_)), "{answer:?}");
         gates[0].attempt.open();
@@ -356,7 +356,7 @@ async fn two_left(nodes: &[Memory]) -> (Quorum, Vec<Arc<Gates>>, Arc<Claim>) {
     let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
     quiet().await;
     Driver::release(&nodes[2], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
-    gates[0].deaf.store(true, Ordering::Release);
+    gates[0].renewals_lost.store(true, Ordering::Release);
     (quorum, gates, mine)
 }
 
@@ -381,7 +381,7 @@ async fn a_node_that_is_back_is_won_back_though_another_has_gone_down_meanwhile(
         assert!(matches!(answer, Renewed::Alive { .. }), "{answer:?}");
     }
     Driver::release(&nodes[0], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
-    gates[0].deaf.store(false, Ordering::Release);
+    gates[0].renewals_lost.store(false, Ordering::Release);
     let answer = renewed(&quorum, &mine).await.unwrap();
     assert!(matches!(answer, Renewed::Alive { .. }), "{answer:?}");
     assert!(shown(&nodes).await.iter().all(Option::is_some), "it was not won back");
@@ -396,7 +396,7 @@ async fn a_majority_that_forgot_is_a_loss_whatever_was_won_back_meanwhile() {
     renewed(&quorum, &mine).await.unwrap();
     // It was restarted without its data, perhaps before the other voted again: another client may have had both.
     Driver::release(&nodes[0], &mine.resource, mine.id, &End::Withdrawn).await.unwrap();
-    gates[0].deaf.store(false, Ordering::Release);
+    gates[0].renewals_lost.store(false, Ordering::Release);
     let answer = renewed(&quorum, &mine).await.unwrap();
     assert!(matches!(answer, Renewed::Gone(_)), "it was taken back silently: {answer:?}");
     assert_eq!(shown(&nodes).await, [None, None, None]);

@@ -4,16 +4,16 @@
 
 -- Where no claim holds, the first in line is in the way of all others once it was told of its turn. A crowd that
 -- arrives before it takes that turn must not be read by each of its claims.
-local is_called = false
+local has_turn = false
 if not answer and wait and weight == 0 and holders == 0 and count > 0 then
   local first = redis.call('HGET', key, 'w' .. head + 1)
   if first and #first >= ENTRY_SIZE then
     local _, _, _, turn, _, _, _, seq = struct.unpack(ENTRY, first)
-    is_called = turn > now and turn <= now + TURN and seq == head + 1
+    has_turn = turn > now and turn <= now + TURN and seq == head + 1
   end
 end
 
-local is_busy = not answer and wait and soon > now and (holders > 0 and only ~= id or is_called)
+local is_busy = not answer and wait and soon > now and (holders > 0 and only ~= id or has_turn)
 local known = is_busy and redis.call('HGET', key, id)
 
 if is_busy and weight == 0 and said == ANY and not known and count < 1000000 then

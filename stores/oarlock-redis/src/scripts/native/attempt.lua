@@ -23,8 +23,8 @@ end
 
 -- The claim that asks need not be notified.
 local function forget_call(me)
-  for i = #calls, 1, -1 do
-    if calls[i] == me then table.remove(calls, i) end
+  for i = #to_notify, 1, -1 do
+    if to_notify[i] == me then table.remove(to_notify, i) end
   end
 end
 
@@ -39,7 +39,7 @@ if me and me.fence then
   forget_call(me)
   if not me.by then me.till, me.lease = now + ttl, ttl end
   dirty = true
-  call()
+  notify_next()
   return finish({ 'granted', me.fence, me.till - now, memo_left() })
 end
 
@@ -76,12 +76,12 @@ if not me.by then
 end
 if not fits then
   me.sent = there(sent)
-  call()
+  notify_next()
   return finish(pending(at))
 end
 last_fence = next_fence()
 me.fence, me.since, me.turn, me.sent = last_fence, now, nil, nil
 changed = true
 forget_call(me)
-call()
+notify_next()
 return finish({ 'granted', me.fence, me.till - now, memo_left() })

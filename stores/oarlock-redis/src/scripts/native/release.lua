@@ -21,7 +21,7 @@ dirty = true
 if me.fence then leave_memo() end
 if how == BROKEN then
   local by, why, grace = struct.unpack('>I4c0I4c0I8', ARGV[1], 18)
-  calls[#calls + 1] = me
+  to_notify[#to_notify + 1] = me
   touched[me] = true
   take(me)
   me.by, me.why = by, why
@@ -30,7 +30,7 @@ if how == BROKEN then
     me.till = math.min(me.till, now + grace)
     return finish({ 'asked', anyone_waits() })
   end
-  bury(me)
+  keep_ending(me)
 end
 remove(at)
 return finish({ 'released', anyone_waits() })

@@ -3,8 +3,8 @@
 expire()
 local at, me = find(id)
 if not me then
-  for _, grave in ipairs(graves()) do
-    if grave.id == id then return finish({ 'gone', ending(grave) }) end
+  for _, ended in ipairs(endings()) do
+    if ended.id == id then return finish({ 'gone', ending(ended) }) end
   end
   return finish({ 'gone' })
 end

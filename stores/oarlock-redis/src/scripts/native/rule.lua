@@ -1,12 +1,12 @@
 -- The rule, as oarlock-core's model.rs has it, on the server's clock. A claim that was handed its turn holds.
 
-local GRAVES, MANY, NEAR = 8, 2000, 200
+local MOST_ENDINGS, MANY, NEAR = 8, 2000, 200
 -- A waiter that was silent for so long may be dead; with no more waiters than this, no other would notice soon.
 local SILENT, FEW = 200000, 32
 
 local entries = {}
 local dirty, changed = false, false
-local calls, gone, fields = {}, {}, {}
+local to_notify, gone, fields = {}, {}, {}
 -- What was stored of those that were, and the waiters that must be stored anew.
 local stored_as, touched = {}, {}
 local only_before = only
@@ -40,7 +40,7 @@ end
 
 -- The fields of all claims. Where numbers between them are free, those that are there are looked up: what this costs
 -- depends on how many there are, not on how many there were, nor on the numbers that another program wrote.
-local function places()
+local function claim_fields()
   local names = {}
   if holders + count == 0 then return names end
   if tail - head <= NEAR then
@@ -56,7 +56,7 @@ local function places()
 end
 
 local function read_all()
-  local names, hold = places(), 0
+  local names, hold = claim_fields(), 0
   for from = 1, #names, MANY do
     for _, packed in ipairs(redis.call('HMGET', key, unpack(names, from, math.min(from + MANY - 1, #names)))) do
       if packed then
@@ -132,7 +132,7 @@ end
 
 -- Tells the waiters that fit now that their turn has come, and starts the time they have to take it. If one of them may
 -- be dead, the next one that can is told to look, and so learns when that time is over.
-local function call()
+local function notify_next()
   local limit, load, blocked, doubtful = cap < 0 and 1 or cap, no_load(), false, false
   for _, e in ipairs(entries) do
     if e.fence then add(load, e.weight) end
@@ -148,7 +148,7 @@ local function call()
         add(load, e.weight)
         if not e.turn then
           touched[e] = true
-          calls[#calls + 1] = e
+          to_notify[#to_notify + 1] = e
           doubtful = doubtful or is_silent(e)
           if e.sent and e.sent > 0 and not e.by and next_fence() < FENCES then
             last_fence = next_fence()
@@ -162,7 +162,7 @@ local function call()
         e.turn = nil
         blocked = true
         if doubtful and e.sent and #entries <= FEW then
-          calls[#calls + 1] = e
+          to_notify[#to_notify + 1] = e
           doubtful = false
         end
       end
@@ -183,30 +183,30 @@ local function ending(e)
   return e.by, e.why
 end
 
-local buried
+local changed_endings
 
-local function graves()
-  if buried then return buried end
+local function endings()
+  if changed_endings then return changed_endings end
   local packed = redis.call('HGET', key, 'graves')
   if not packed then return {} end
   local read, list = pcall(cmsgpack.unpack, packed)
   local told = {}
-  for _, grave in ipairs(read and type(list) == 'table' and list or {}) do
-    if type(grave) == 'table' and #told < GRAVES then told[#told + 1] = grave end
+  for _, ended in ipairs(read and type(list) == 'table' and list or {}) do
+    if type(ended) == 'table' and #told < MOST_ENDINGS then told[#told + 1] = ended end
   end
   return told
 end
 
-local function bury(e)
-  buried = graves()
-  if #buried >= GRAVES then table.remove(buried, 1) end
-  table.insert(buried, { id = e.id, by = e.by, why = e.why })
+local function keep_ending(e)
+  changed_endings = endings()
+  if #changed_endings >= MOST_ENDINGS then table.remove(changed_endings, 1) end
+  table.insert(changed_endings, { id = e.id, by = e.by, why = e.why })
 end
 
 local function after_removal()
   if #entries == 0 then cap = -1 end
   dirty, changed = true, true
-  call()
+  notify_next()
 end
 
 local function leave(e)
@@ -227,7 +227,7 @@ local function expire()
       kept[#kept + 1] = e
     else
       leave(e)
-      if e.by then bury(e) end
+      if e.by then keep_ending(e) end
     end
   end
   if #kept < #entries then
@@ -270,9 +270,9 @@ local function store()
   tail = #entries > 0 and entries[#entries].seq or 0
   head = first and first - 1 or tail
   if #entries > 0 then last = latest end
-  if buried then
+  if changed_endings then
     fields[#fields + 1] = 'graves'
-    fields[#fields + 1] = cmsgpack.pack(buried)
+    fields[#fields + 1] = cmsgpack.pack(changed_endings)
   end
 end
 
@@ -298,7 +298,7 @@ local function finish(answer)
   if changed then changes() end
   keep()
   in_parts('HSET', fields)
-  for _, e in ipairs(calls) do tell(e.id, e.mailbox, e.handed and e.fence, e.sent, e.lease) end
+  for _, e in ipairs(to_notify) do tell(e.id, e.mailbox, e.handed and e.fence, e.sent, e.lease) end
   return answer
 end
 

@@ -19,8 +19,8 @@ if form == 'none' then cap = nil end
 local wanted = 'lock'
 if kind == 'read' or kind == 'write' then wanted = 'rw' elseif kind == 'semaphore' then wanted = 'permits' end
 if form ~= 'none' and form ~= wanted then
-  local words = { lock = 'a lock', rw = 'a read-write lock', permits = 'a semaphore' }
-  return finish({ 'foreign', words[form] .. ', which is another object in Redisson' })
+  local names = { lock = 'a lock', rw = 'a read-write lock', permits = 'a semaphore' }
+  return finish({ 'foreign', names[form] .. ', which is another object in Redisson' })
 end
 
 local h, claim = find(id), ours[id]

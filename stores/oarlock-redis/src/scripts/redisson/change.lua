@@ -1,8 +1,8 @@
 -- What may be done to an object, so that programs of theirs see what they would have done themselves.
 
-local function bury(id, by, why)
-  if #graves >= GRAVES then table.remove(graves, 1) end
-  table.insert(graves, { id = id, by = by, why = why })
+local function keep_ending(id, by, why)
+  if #endings >= MOST_ENDINGS then table.remove(endings, 1) end
+  table.insert(endings, { id = id, by = by, why = why })
   dirty = true
 end
 
@@ -95,9 +95,9 @@ for id, claim in pairs(ours) do
   end
   if not h then
     if claim.by then
-      bury(id, claim.by, claim.why)
+      keep_ending(id, claim.by, claim.why)
     elseif claim.till - now > 10000 then
-      bury(id, 'another program', why)
+      keep_ending(id, 'another program', why)
     end
     ours[id], dirty = nil, true
   end
@@ -119,7 +119,7 @@ local function finish(answer)
     end
   end
   put('ours', next(ours) and cmsgpack.pack(ours), stored[3])
-  put('graves', graves[1] and cmsgpack.pack(graves), stored[4])
+  put('graves', endings[1] and cmsgpack.pack(endings), stored[4])
   put('memo', memo, stored[5])
   put('cap', cap, stored[6])
   redis.call('HSET', side, unpack(fields))

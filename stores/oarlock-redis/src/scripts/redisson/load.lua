@@ -22,12 +22,12 @@
 -- ARGV[1]  what goes before a session to name the channel of its mailbox
 -- answer   'foreign', why | 'newer', format: left as it is
 --
--- A holder of ours is called by its claim in the form of a UUID, as thread 0, which no program of theirs has. Times are
--- in microseconds; the objects themselves are kept to the millisecond. 0 stands for everything as a weight.
+-- A holder of ours is identified by its claim in the form of a UUID, as thread 0, which no program of theirs has. Times
+-- are in microseconds; the objects themselves are kept to the millisecond. 0 stands for everything as a weight.
 
 local key, side, token_key, permits_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waits, mail = KEYS[5], KEYS[6], ARGV[1]
-local FORMAT, FENCES, KEEP_MS, GRAVES, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
+local FORMAT, FENCES, KEEP_MS, MOST_ENDINGS, NEVER = '1', 9007199254740992, 86400000, 8, 922337203685477
 -- More holds of one lock than any program has, and the most permits of one claim.
 local MOST, MOST_PERMITS = 10000, 1000
 -- How long their holds last after a renewal, unless a program of theirs was told otherwise.
@@ -60,7 +60,7 @@ local function unpacked(packed)
   local read, value = pcall(cmsgpack.unpack, packed)
   return read and type(value) == 'table' and value or {}
 end
-local ours, graves = unpacked(stored[3]), unpacked(stored[4])
+local ours, endings = unpacked(stored[3]), unpacked(stored[4])
 -- Something is done as often as a weight says, and a fence is given to its holder again.
 for _, claim in pairs(ours) do
   if type(claim) ~= 'table' then claim = {} end

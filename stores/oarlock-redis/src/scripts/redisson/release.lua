@@ -38,7 +38,7 @@ if how == 'broken' then
     end
     return finish({ 'asked', -1 })
   end
-  if claim then bury(id, claim.by, claim.why) end
+  if claim then keep_ending(id, claim.by, claim.why) end
 end
 ours[id] = nil
 -- A thread of theirs may hold for writing and for reading.

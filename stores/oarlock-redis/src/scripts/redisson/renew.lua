@@ -12,8 +12,8 @@ local value, memo_left = ARGV[8], ARGV[9]
 
 local h, claim = find(id), ours[id]
 if not h or not claim then
-  for _, grave in ipairs(graves) do
-    if grave.id == id then return finish({ 'gone', grave.by, grave.why }) end
+  for _, ended in ipairs(endings) do
+    if ended.id == id then return finish({ 'gone', ended.by, ended.why }) end
   end
   -- Where only the hold is left, the fence that its holder was given is forgotten.
   return finish({ 'gone' })
