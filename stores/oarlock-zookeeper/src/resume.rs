@@ -4,7 +4,8 @@
 //! presented to, from that moment on. A server that gives two seconds therefore shortens a session of ten seconds at
 //! once, also when its answer never arrives. So the client first opens another session at that server, which ends at
 //! once (a *probe*), to learn its time-out. The session is presented to the server only when every belief ends soon
-//! enough: see [`Life::fits`].
+//! enough: see [`Life::fits`]. A server that does not answer the probe is not shown the session at all: that would
+//! prolong the session, and a client that is cut off from answers alone would keep its locks from others.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -155,15 +156,13 @@ enum Presented {
 }
 
 async fn present(config: &Config, servers: &Servers, life: &Life, server: SocketAddr) -> Result<Presented, zk::Error> {
-    let mut timeout = life.timeout;
-    // Without a belief no belief can become wrong.
-    if !life.fits(Duration::ZERO) {
-        let probe = servers.connect(connector(config, timeout), server).await?;
-        timeout = probe.client.session_timeout();
-        drop(probe);
-        if !life.fits(timeout) {
-            return Ok(Presented::TooShort(timeout));
-        }
+    // Also without a belief: presenting a session prolongs it, so a client that hears no answers, and whose requests
+    // still arrive, would keep its locks from others for as long as that lasts.
+    let probe = servers.connect(connector(config, life.timeout), server).await?;
+    let timeout = probe.client.session_timeout();
+    drop(probe);
+    if !life.fits(timeout) {
+        return Ok(Presented::TooShort(timeout));
     }
     let mut connection = continued(config, servers, life, timeout, server).await?;
     let given = connection.client.session_timeout();

@@ -136,6 +136,32 @@ async fn a_lost_connection_is_a_suspicion_and_not_a_loss() -> Result<()> {
     Ok(())
 }
 
+/// A client whose requests arrive and who gets no answers tries to continue its session again and again. That must not
+/// prolong the session: the lock goes to the next one while the cut lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_hears_nothing_does_not_keep_its_lock_from_others() -> Result<()> {
+    let Some(server) = oarlock_testbed::ZooKeeper::start_or_skip()? else { return Ok(()) };
+    let proxy = oarlock_testbed::Proxy::start(server.addr())?;
+    let (holder, rival) = (connect(proxy.addr()).await?, connect(server.addr()).await?);
+    let guard = holder.mutex("job").lock().await?;
+    let next = rival.mutex("job").wait(SESSION * 10);
+    let waiting = tokio::spawn(async move { next.lock().await.map(|guard| (guard, Instant::now())) });
+    proxy.cut_one_way(oarlock_testbed::proxy::Direction::ToClient);
+    let cut = Instant::now();
+    tokio::time::timeout(SESSION * 2, guard.lost()).await?;
+    let ended = Instant::now();
+    // The last ping comes before the client gives the connection up, and the session ends within two ticks of its time.
+    let (theirs, granted) = tokio::time::timeout(SESSION * 3, waiting).await.context("the lock stays held")???;
+    println!("belief ended {:?} after the cut, the next grant came {:?} after it", ended - cut, granted - cut);
+    ensure!(ended < granted, "believed for {:?} after another had it", ended - granted);
+    ensure!(theirs.fence() > guard.fence(), "the fence did not rise");
+    theirs.release().await?;
+    proxy.heal(oarlock_testbed::proxy::Held::Deliver)?;
+    let again = holder.mutex("job").wait(SESSION * 5).lock().await?;
+    again.release().await?;
+    Ok(())
+}
+
 /// Set for the process that [`a_stopped_process_loses_its_lock_and_says_so`] stops: the address of its server.
 const HOLDER: &str = "OARLOCK_ZOOKEEPER_HOLDER";
 
