@@ -12,6 +12,9 @@ const PROGRAMS: &[&[&str]] = &[
     &["-p", "oarlock-etcd", "--lib"],
     &["-p", "oarlock-zookeeper", "--lib"],
     &["-p", "oarlock-sql", "--lib", "--all-features"],
+    &["-p", "oarlock-quorum", "--lib"],
+    &["-p", "oarlock-serve", "--lib"],
+    &["-p", "oarlock-torture", "--lib"],
     &["-p", "oarlock-cli", "--bin", "oarlock"],
 ];
 
@@ -22,7 +25,9 @@ const TARGETS: &[&str] = &[
     "fuzz_configuration",
     "fuzz_datagram",
     "fuzz_duration",
+    "fuzz_history",
     "fuzz_label",
+    "fuzz_memo_of_a_quorum",
     "fuzz_memo_of_once",
     "fuzz_notice_and_memo",
     "fuzz_notification",
@@ -31,6 +36,7 @@ const TARGETS: &[&str] = &[
     "fuzz_queue",
     "fuzz_records",
     "fuzz_reply",
+    "fuzz_request",
     "fuzz_row",
     "fuzz_slot",
     "fuzz_state_file",

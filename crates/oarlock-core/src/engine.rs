@@ -15,6 +15,8 @@ mod reaper;
 mod releaser;
 mod runtime;
 mod settings;
+#[cfg(any(test, feature = "testing"))]
+mod stop_switch;
 mod waiter_limit;
 mod watchdog;
 
@@ -38,6 +40,8 @@ pub(crate) use reaper::Orphan;
 use releaser::Releaser;
 pub use runtime::Runtime;
 pub(crate) use settings::Settings;
+#[cfg(any(test, feature = "testing"))]
+pub use stop_switch::StopSwitch;
 use waiter_limit::WaiterLimit;
 use watchdog::Watchdog;
 

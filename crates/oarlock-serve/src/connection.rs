@@ -47,7 +47,7 @@ pub(crate) async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Ar
     }
 }
 
-async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, peer: Peer, state: Arc<State>) {
+pub(crate) async fn http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, peer: Peer, state: Arc<State>) {
     let (closing, patience) = (state.closing.clone(), state.config.patience);
     let has_asked = Arc::new(AtomicBool::new(false));
     let asked = has_asked.clone();

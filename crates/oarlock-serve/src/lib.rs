@@ -23,6 +23,8 @@ mod config;
 mod connection;
 mod doctor;
 mod followers;
+#[cfg(test)]
+mod fuzz;
 mod graph;
 mod history;
 mod leases;

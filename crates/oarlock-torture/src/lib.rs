@@ -12,6 +12,8 @@
 
 pub mod broken;
 pub mod counters;
+#[cfg(test)]
+mod fuzz;
 pub mod history;
 pub mod judge;
 pub mod plan;

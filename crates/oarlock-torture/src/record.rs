@@ -67,6 +67,9 @@ pub struct Header {
     pub faults: Vec<FaultKind>,
     /// The user restarts or fails over servers by hand meanwhile.
     pub by_hand: bool,
+    /// The user's command makes servers lose what they had synced.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loses_data: bool,
     /// What the run cannot try on this store, and why.
     pub untried: Vec<String>,
 }

@@ -36,6 +36,8 @@ mod crowd;
 #[cfg(feature = "redis")]
 mod doctor;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod guarantees;
 mod inspect;
 mod late_answers;

@@ -11,9 +11,9 @@
 //! # What is not promised
 //! After a fall-back of the store, a jump of its lease clock or a break by force, two may believe for a while: the
 //! beliefs from before must end within one lease, and fences must rise all the same. Only a hold that the store may have
-//! forgotten is excused, and only the time in which clients were suspended after that is added to its lease. Clients are
-//! suspended together: a process that does not run believes nothing, so it makes no difference whether others run
-//! meanwhile.
+//! forgotten is excused, and only the time in which all clients were suspended after that is added to its lease. A process
+//! that is stopped alone believes nothing meanwhile, if it does not believe any more at the moment when it goes on: before
+//! any of its work runs again, its locks are asked.
 
 mod ask;
 mod campaign;
@@ -26,6 +26,7 @@ mod plan;
 mod queue;
 mod rows;
 mod shrink;
+mod stops;
 mod world;
 
 pub use campaign::{Report, campaign};

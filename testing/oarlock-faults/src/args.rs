@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::deployments::Topology;
+use crate::load::{LOADS, STORES};
 
 pub(crate) const HELP: &str = "\
 cargo xtask faults [--resume [--any-commit]] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
@@ -10,7 +11,9 @@ cargo xtask faults [--resume [--any-commit]] [--only STORE]… [--fault FAULT]�
     --resume       keep the runs of docs/measurements/fault-runs.jsonl, and do not repeat those of this commit
     --any-commit   with --resume: do not repeat those of other commits either
     --only STORE   this store or this STORE/TOPOLOGY only; may be repeated
-    --only load    instead: many claims in one queue, many held locks, and churn
+    --only load    instead: many claims in one queue, many held locks, and churn; load/queue, load/held or load/churn
+                   is one of them, and may be repeated
+    --on STORE     with --only load: on redis (by default), postgres, etcd or zookeeper; may be repeated
     --for TIME     how long the churn takes, such as 90s, 10m or 1h; by default 10m
     --fault FAULT  this fault only; may be repeated
     --runs N       so many runs of each case, with the seeds 1 to N; by default 1
@@ -28,12 +31,25 @@ Writes the table in docs/reliability.md from all runs of the file.
 pub(crate) enum Command {
     Help,
     Run(Options),
-    /// Instead of faults: many claims, many locks, and churn for so many seconds.
-    Load(u64),
+    /// Instead of faults: many claims, many locks, and churn.
+    Load(LoadOptions),
     /// One process of a load.
     LoadWorker(Vec<String>),
+    /// One process of a power cut.
+    PowerWorker(Vec<String>),
     /// Ask the run behind this socket to break its servers: the fault command of `oarlock torture`.
     Break(PathBuf),
+}
+
+/// Which loads, and on which stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoadOptions {
+    /// All, if it is empty.
+    pub(crate) loads: Vec<String>,
+    pub(crate) stores: Vec<String>,
+    pub(crate) churn_seconds: u64,
+    /// Write no file and no table.
+    pub(crate) dry: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +93,9 @@ pub(crate) const BREAK: &str = "__break";
 /// The hidden first word of [`Command::LoadWorker`].
 pub(crate) const LOAD_WORKER: &str = "__load";
 
+/// The hidden first word of [`Command::PowerWorker`].
+pub(crate) const POWER_WORKER: &str = "__power";
+
 /// The name of the loads for `--only`.
 const LOAD: &str = "load";
 
@@ -95,15 +114,17 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         also: None,
         within: u64::MAX,
     };
-    let mut churn = 600;
+    let (mut churn, mut stores) = (600, Vec::new());
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "-h" | "--help" => return Ok(Command::Help),
             BREAK => return Ok(Command::Break(value()?.into())),
+            POWER_WORKER => return Ok(Command::PowerWorker(args.collect())),
             LOAD_WORKER => return Ok(Command::LoadWorker(args.collect())),
             "--for" => churn = seconds(&value()?)?,
+            "--on" => stores.push(value()?),
             "--dry" => options.dry = true,
             "--resume" => options.resume = true,
             "--any-commit" => options.any_commit = true,
@@ -120,10 +141,35 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     if options.any_commit && !options.resume {
         return Err("--any-commit needs --resume".to_owned());
     }
-    if options.only == [LOAD] {
-        return Ok(Command::Load(churn));
+    if let Some(loads) = loads(&options.only)? {
+        if stores.is_empty() {
+            stores.push(STORES[0].to_owned());
+        }
+        if let Some(other) = stores.iter().find(|store| !STORES.contains(&store.as_str())) {
+            return Err(format!("there are no loads on `{other}`: --on is one of {}", STORES.join(", ")));
+        }
+        return Ok(Command::Load(LoadOptions { loads, stores, churn_seconds: churn, dry: options.dry }));
+    }
+    if !stores.is_empty() {
+        return Err("--on needs --only load".to_owned());
     }
     Ok(Command::Run(options))
+}
+
+/// The loads that are named; none for all. `None` if this is about faults.
+fn loads(only: &[String]) -> Result<Option<Vec<String>>, String> {
+    let of = |name: &String| name.strip_prefix(LOAD).map(|rest| rest.strip_prefix('/').unwrap_or(rest).to_owned());
+    let named: Vec<_> = only.iter().filter_map(of).collect();
+    match named.len() {
+        0 => return Ok(None),
+        count if count != only.len() => return Err("--only is loads or stores, and not both".to_owned()),
+        _ => {}
+    }
+    let chosen: Vec<_> = named.into_iter().filter(|name| !name.is_empty()).collect();
+    match chosen.iter().find(|name| !LOADS.contains(&name.as_str())) {
+        Some(other) => Err(format!("there is no load `{other}`: they are {}", LOADS.join(", "))),
+        None => Ok(Some(chosen)),
+    }
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
@@ -157,7 +203,13 @@ mod tests {
         let selected: Vec<_> = crate::deployments::ALL.iter().filter(|topology| options.selects(topology)).collect();
         assert!(!selected.is_empty() && selected.iter().all(|topology| topology.store == "redis"));
         assert_eq!(parsed("--help"), Ok(Command::Help));
-        assert_eq!(parsed("--only load --for 2m"), Ok(Command::Load(120)));
+        let load = |line| match parsed(line) {
+            Ok(Command::Load(options)) => (options.loads.join(" "), options.stores.join(" "), options.churn_seconds),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(load("--only load --for 2m"), (String::new(), "redis".into(), 120));
+        let chosen = "--only load/queue --only load/held --on etcd --on postgres";
+        assert_eq!(load(chosen), ("queue held".into(), "etcd postgres".into(), 600));
     }
 
     #[test]
@@ -169,6 +221,10 @@ mod tests {
             ("--seconds 1", "3 to"),
             ("--for 9y", "9y"),
             ("--any-commit", "--resume"),
+            ("--only load/all", "queue"),
+            ("--only load --only redis", "not both"),
+            ("--only load --on mem", "mem"),
+            ("--on redis", "--only load"),
         ] {
             let why = parsed(line).expect_err(line);
             assert!(why.contains(word), "{line}: {why}");

@@ -82,7 +82,7 @@ impl Case {
 
     pub(crate) fn expected(&self) -> Expected {
         match self.fault {
-            Fault::Server(ServerFault::Forget | ServerFault::LostFailover) => Expected::Found,
+            Fault::Server(ServerFault::Forget | ServerFault::LostFailover | ServerFault::LyingDisk) => Expected::Found,
             // What is said of it on the page of its store: a session ends with the server, a replica or a clock is wrong.
             Fault::Server(_) if self.topology.may_overlap => Expected::MayOverlap,
             // A database takes the end of all connections of a process for its death.

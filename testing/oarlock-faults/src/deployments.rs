@@ -1,6 +1,7 @@
 //! The stores and their topologies: how they are started, reached and broken.
 
 mod cluster;
+mod disk;
 mod local;
 mod sentinel;
 mod single;
@@ -10,11 +11,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use oarlock_testbed::server::{
+    EtcdProgram, MariaDbProgram, MySqlProgram, PostgresProgram, RedisProgram, ZooKeeperProgram,
+};
 use oarlock_testbed::{Etcd, MariaDb, MariaDbClock, MySql, Postgres, PostgresClock, Redis, RedisClock, ZooKeeper};
 use serde_json::Value;
 
-use crate::cases::Fault;
+use crate::cases::{Case, Fault};
 use crate::run::program;
+use crate::runs::Done;
 
 /// Longer than servers need to agree on a busy machine.
 const BOUND: Duration = Duration::from_secs(40);
@@ -32,6 +37,12 @@ pub(crate) enum ServerFault {
     Clock,
     /// The disk is full for a while.
     DiskFull,
+    /// The machine of the server loses power: what was not synced is gone when it is back.
+    PowerCut,
+    /// The disk takes a good part of the lease for every sync, for a while.
+    SlowDisk,
+    /// The disk says that it has synced and has not; then the machine loses power.
+    LyingDisk,
     /// The master, the primary or the leader is killed, and another server takes over.
     Failover,
     /// It is stopped for so long that another server takes over, and goes on.
@@ -53,6 +64,9 @@ impl ServerFault {
             Self::Restart => "server-restart",
             Self::Clock => "server-clock",
             Self::DiskFull => "disk-full",
+            Self::PowerCut => "power-cut",
+            Self::SlowDisk => "slow-disk",
+            Self::LyingDisk => "lying-disk",
             Self::Failover => "failover",
             Self::FreezeLeader => "leader-freeze",
             Self::CutLeader => "leader-cut",
@@ -67,9 +81,21 @@ pub(crate) trait Deployment {
     /// How clients reach them.
     fn url(&self) -> String;
 
+    /// How clients reach them that ask for leases of so long: a session lasts as long as the URL says.
+    fn url_for(&self, lease: Duration) -> String {
+        let _ = lease;
+        self.url()
+    }
+
     /// Further words for `oarlock torture`: servers that others announce.
     fn flags(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Runs a case by itself, where `oarlock torture` cannot: the machine that loses power is the one that it runs on.
+    fn run(&mut self, case: &Case, seed: u64, seconds: u64) -> anyhow::Result<Option<Done>> {
+        let _ = (case, seed, seconds);
+        Ok(None)
     }
 
     /// What a fault needs before the run begins.
@@ -118,6 +144,7 @@ impl Topology {
     pub(crate) fn lease_of(&self, fault: Fault) -> Duration {
         match fault {
             Fault::Server(ServerFault::LostFailover) => Duration::from_secs(12),
+            Fault::Server(ServerFault::LyingDisk) => Duration::from_secs(8),
             _ => Duration::from_millis(self.ttl_ms),
         }
     }
@@ -170,6 +197,12 @@ const fn asynchronous(
     Topology { fresh: true, may_overlap: true, ..servers_only(topology(store, name, 2000, faults, start)) }
 }
 
+/// A server that syncs what it answers, with a disk of its own.
+const fn own_disk(store: &'static str, start: Start) -> Topology {
+    const DISK: &[ServerFault] = &[ServerFault::PowerCut, ServerFault::SlowDisk, ServerFault::LyingDisk];
+    servers_only(topology(store, "own disk", 2000, DISK, start))
+}
+
 const fn moved_clock(store: &'static str, start: Start) -> Topology {
     const CLOCK: &[ServerFault] = &[ServerFault::Clock];
     Topology { may_overlap: true, ..servers_only(topology(store, "moved clock", 1000, CLOCK, start)) }
@@ -191,6 +224,19 @@ pub(crate) static ALL: &[Topology] = &[
     moved_clock("redis", || single::start_clocked(RedisClock::start_with)),
     moved_clock("postgres", || single::start_clocked(PostgresClock::start_with)),
     moved_clock("mariadb", || single::start_clocked(MariaDbClock::start_with)),
+    servers_only(topology("local", "own disk", 2000, &[ServerFault::PowerCut, ServerFault::LyingDisk], disk::local)),
+    own_disk("redis", || disk::start::<RedisProgram>(&[("appendfsync", "always")])),
+    Topology {
+        may_overlap: true,
+        ..servers_only(topology("redis", "own disk, everysec", 2000, &[ServerFault::PowerCut], || {
+            disk::start::<RedisProgram>(&[("appendfsync", "everysec")])
+        }))
+    },
+    own_disk("postgres", || disk::start::<PostgresProgram>(&[("fsync", "on")])),
+    own_disk("mariadb", || disk::start::<MariaDbProgram>(disk::INNODB)),
+    own_disk("mysql", || disk::start::<MySqlProgram>(disk::INNODB)),
+    own_disk("etcd", || disk::start::<EtcdProgram>(&[])),
+    own_disk("zookeeper", || disk::start::<ZooKeeperProgram>(&[("forceSync", "yes")])),
     topology("etcd", "three members", 2000, ETCD_LED, cluster::etcd),
     topology("zookeeper", "three members", 2000, LED, cluster::zookeeper),
     topology("redlock", "three masters", 1000, SINGLE, cluster::redlock),
@@ -235,7 +281,7 @@ fn until(what: &str, mut is: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Re
 }
 
 /// Creates what a store needs before its first lock.
-fn init(url: &str) -> anyhow::Result<()> {
+pub(crate) fn init(url: &str) -> anyhow::Result<()> {
     let done = Command::new(program()?).args(["init", "-u", url]).env_remove("OARLOCK_URL").output()?;
     ensure!(done.status.success(), "oarlock init: {}", String::from_utf8_lossy(&done.stderr));
     Ok(())

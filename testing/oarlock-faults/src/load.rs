@@ -1,22 +1,24 @@
 //! Many claims in one queue, many held locks, and churn: what they cost, and what they leave behind.
 
+mod servers;
 mod worker;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use oarlock_testbed::Redis;
-use oarlock_testbed::server::redis_command;
-
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::args::LOAD_WORKER;
+use crate::args::{LOAD_WORKER, LoadOptions};
 use crate::report;
-use crate::run::{KillOnDrop, program};
+use crate::run::{KillOnDrop, commit, program};
 
+pub(crate) use servers::STORES;
+use servers::{Kept, Loaded, field, sockets};
 pub(crate) use worker::work;
 
 /// 10,000 claims.
@@ -32,17 +34,67 @@ const CHURN_PROCESSES: usize = 4;
 /// Connections and threads may come and go a little.
 const SLACK: u64 = 16;
 
-/// Runs them on a Redis of their own, and writes the table.
-pub(crate) fn all(churn_seconds: u64) -> anyhow::Result<()> {
-    let server = Redis::start()?;
-    let version = crate::deployments::version(&server.url())?;
-    let mut rows = Vec::new();
-    for load in [queue(&server)?, held(&server)?, churn(&server, churn_seconds)?] {
-        println!("{}: {}", load.0, load.1);
-        rows.push(format!("| {} | {} |", load.0, load.1));
+/// The loads, by the names of `--only load/NAME`.
+pub(crate) const LOADS: [&str; 3] = ["queue", "held", "churn"];
+
+/// One row of the table. Of those of one load on one store the last one stays.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Row {
+    store: String,
+    load: String,
+    version: String,
+    commit: String,
+    name: String,
+    seen: String,
+}
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/loads.jsonl")
+}
+
+/// Runs the chosen loads on servers of their own, and writes the table of all that were ever run.
+pub(crate) fn all(options: &LoadOptions) -> anyhow::Result<()> {
+    for store in &options.stores {
+        for load in LOADS.iter().filter(|load| options.loads.is_empty() || options.loads.iter().any(|one| one == *load))
+        {
+            // New servers for each: what one left does not count for the next.
+            let server = Loaded::start(store)?;
+            let (name, seen) = match *load {
+                "queue" => queue(&server)?,
+                "held" => held(&server)?,
+                _ => churn(&server, options.churn_seconds)?,
+            };
+            println!("{store}: {name}: {seen}");
+            let version = crate::deployments::version(&server.url())?;
+            let (store, load) = (store.clone(), (*load).to_owned());
+            write(Row { store, load, version, commit: commit().to_owned(), name, seen }, options.dry)?;
+        }
     }
-    let head = format!("On Redis {version}, one server on the same machine.\n\n| load | seen |\n|---|---|\n");
-    report::write_loads(&(head + &rows.join("\n")))
+    Ok(())
+}
+
+fn write(row: Row, dry: bool) -> anyhow::Result<()> {
+    if dry {
+        return Ok(());
+    }
+    let text = fs::read_to_string(file()).unwrap_or_default();
+    let mut rows = text.lines().map(serde_json::from_str).collect::<Result<Vec<Row>, _>>()?;
+    rows.retain(|old| (&old.store, &old.load) != (&row.store, &row.load));
+    rows.push(row);
+    rows.sort_by_key(|row| {
+        let place = |name: &str, all: &[&str]| all.iter().position(|one| *one == name);
+        (place(&row.load, &LOADS), place(&row.store, &STORES))
+    });
+    let lines: Vec<_> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    fs::write(file(), lines.join("\n") + "\n")?;
+    report::write_loads(&table(&rows))
+}
+
+fn table(rows: &[Row]) -> String {
+    let head = "One server on the same machine as all processes, two cores, a debug build.\n\n\
+                | load | store | seen |\n|---|---|---|\n";
+    let line = |row: &Row| format!("| {} | {} {} | {} |", row.name, row.store, row.version, row.seen);
+    head.to_owned() + &rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// A process that takes locks.
@@ -65,6 +117,13 @@ impl Worker {
         Ok(self.answers.next().context("a process of the load ended early")??)
     }
 
+    /// An answer of two numbers.
+    fn pair(&mut self) -> anyhow::Result<(u64, u64)> {
+        let answer = self.answer()?;
+        let (first, second) = answer.split_once(' ').context("an answer of two numbers")?;
+        Ok((first.parse()?, second.parse()?))
+    }
+
     fn order(&mut self) -> anyhow::Result<()> {
         Ok(self.input.write_all(b"go\n")?)
     }
@@ -80,19 +139,19 @@ struct Cost {
     memory_kb: u64,
     threads: u64,
     descriptors: u64,
+    sockets: u64,
+    /// Tasks of their runtimes, where they say so.
+    tasks: Option<u64>,
 }
 
 impl Cost {
     fn of(pid: u32) -> anyhow::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).context("a process of the load is gone")?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let value = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-            // A process that has ended has no memory.
-            value.with_context(|| format!("{name} is missing: the process has ended"))
-        };
+        // A process that has ended has no memory.
+        let of = |name: &str| field(&status, name).with_context(|| format!("{name} is missing: the process has ended"));
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.count() as u64;
-        Ok(Self { memory_kb: field("VmRSS:")?, threads: field("Threads:")?, descriptors })
+        let (memory_kb, threads) = (of("VmRSS:")?, of("Threads:")?);
+        Ok(Self { memory_kb, threads, descriptors, sockets: sockets(pid)?, tasks: None })
     }
 
     fn plus(self, other: Self) -> Self {
@@ -100,6 +159,8 @@ impl Cost {
             memory_kb: self.memory_kb + other.memory_kb,
             threads: self.threads + other.threads,
             descriptors: self.descriptors + other.descriptors,
+            sockets: self.sockets + other.sockets,
+            tasks: self.tasks,
         }
     }
 }
@@ -107,28 +168,14 @@ impl Cost {
 impl std::fmt::Display for Cost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let memory = self.memory_kb as f64 / 1024.0;
-        write!(f, "{memory:.0} MiB, {} threads, {} descriptors", self.threads, self.descriptors)
+        write!(f, "{memory:.0} MiB, {} threads, {} descriptors", self.threads, self.descriptors)?;
+        write!(f, " ({} sockets)", self.sockets)?;
+        self.tasks.map_or(Ok(()), |tasks| write!(f, ", {tasks} tasks"))
     }
 }
 
 fn cost(workers: &[Worker]) -> anyhow::Result<Cost> {
     workers.iter().try_fold(Cost::default(), |sum, worker| Ok(sum.plus(worker.cost()?)))
-}
-
-/// Keys, connections and memory of the server.
-fn of_server(server: &Redis) -> anyhow::Result<(u64, u64, f64)> {
-    let keys = redis_command(server.addr(), &["DBSIZE"])?.trim().parse()?;
-    let info = redis_command(server.addr(), &["INFO"])?;
-    let field = |name: &str| {
-        info.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse::<u64>().ok())
-    };
-    let clients = field("connected_clients:").context("connected_clients")?;
-    let memory = field("used_memory:").context("used_memory")?;
-    Ok((keys, clients, memory as f64 / 1024.0 / 1024.0))
-}
-
-fn shown((keys, clients, memory): (u64, u64, f64)) -> String {
-    format!("{keys} keys, {clients} connections, {memory:.1} MiB")
 }
 
 /// How many claims wait for a lock.
@@ -142,29 +189,29 @@ fn waiters(url: &str, name: &str) -> anyhow::Result<usize> {
 }
 
 /// One lock, and 10,000 claims that wait for it at once, each with a place of its own.
-fn queue(server: &Redis) -> anyhow::Result<(String, String)> {
-    let before = of_server(server)?;
-    let mut holder = Worker::start(&worker::hold(&server.url(), "load/queue", 1))?;
+fn queue(server: &Loaded) -> anyhow::Result<(String, String)> {
+    let before = server.kept()?;
+    let url = server.url();
+    let mut holder = Worker::start(&worker::hold(&url, "load/queue", 1))?;
     holder.answer()?;
     let start = Instant::now();
-    let words = worker::wait(&server.url(), "load/queue", CLAIMS_EACH);
+    let words = worker::wait(&url, "load/queue", CLAIMS_EACH);
     let mut workers = (0..QUEUE_PROCESSES).map(|_| Worker::start(&words)).collect::<anyhow::Result<Vec<_>>>()?;
     let wanted = QUEUE_PROCESSES * CLAIMS_EACH;
     let give_up = start + Duration::from_secs(600);
-    while waiters(&server.url(), "load/queue")? < wanted {
+    while waiters(&url, "load/queue")? < wanted {
         ensure!(Instant::now() < give_up, "not all claims joined the queue within 10 minutes");
         std::thread::sleep(Duration::from_millis(500));
     }
     let (queued, used) = (start.elapsed(), cost(&workers)?);
-    let during = of_server(server)?;
+    let during = server.kept()?;
     let start = Instant::now();
     holder.order()?;
-    let (mut grants, mut longest) = (0, Duration::ZERO);
+    let (mut grants, mut longest) = (0, 0);
     for worker in &mut workers {
-        let answer = worker.answer()?;
-        let (served, waited) = answer.split_once(' ').context("an answer of two numbers")?;
-        grants += served.parse::<usize>()?;
-        longest = longest.max(Duration::from_millis(waited.parse()?));
+        let (served, waited) = worker.pair()?;
+        grants += usize::try_from(served)?;
+        longest = longest.max(waited);
     }
     let served = start.elapsed();
     ensure!(grants == wanted, "{grants} of {wanted} claims were served");
@@ -172,21 +219,19 @@ fn queue(server: &Redis) -> anyhow::Result<(String, String)> {
     let after = settled(server, before)?;
     let name = format!("{wanted} claims in one queue, {QUEUE_PROCESSES} processes, `.fair()`");
     let seen = format!(
-        "all waited after {:.1} s; all served, the last {:.1} s after the release, {:.0} grants a second; all processes \
-         together: {used}; server before: {}; full: {}; after: {}",
+        "all waited after {:.1} s; all served, the last {:.1} s after the release, {:.0} grants a second, the longest wait \
+         {:.1} s; all processes together: {used}; server before: {before}; full: {during}; after: {after}",
         queued.as_secs_f64(),
         served.as_secs_f64(),
         grants as f64 / served.as_secs_f64(),
-        shown(before),
-        shown(during),
-        shown(after)
+        longest as f64 / 1000.0,
     );
     Ok((name, seen))
 }
 
 /// 100,000 locks, held over several leases.
-fn held(server: &Redis) -> anyhow::Result<(String, String)> {
-    let before = of_server(server)?;
+fn held(server: &Loaded) -> anyhow::Result<(String, String)> {
+    let before = server.kept()?;
     let start = Instant::now();
     let workers = (0..HOLDING_PROCESSES)
         .map(|number| Worker::start(&worker::hold(&server.url(), &format!("load/held-{number}"), LOCKS_EACH)));
@@ -194,7 +239,7 @@ fn held(server: &Redis) -> anyhow::Result<(String, String)> {
     for worker in &mut workers {
         worker.answer()?;
     }
-    let (taken, used, during) = (start.elapsed(), cost(&workers)?, of_server(server)?);
+    let (taken, used, during) = (start.elapsed(), cost(&workers)?, server.kept()?);
     std::thread::sleep(worker::TTL * 2);
     let start = Instant::now();
     let mut lost = 0;
@@ -211,60 +256,63 @@ fn held(server: &Redis) -> anyhow::Result<(String, String)> {
     let name = format!("{} locks, {HOLDING_PROCESSES} processes", HOLDING_PROCESSES * LOCKS_EACH);
     let seen = format!(
         "held after {:.1} s; {lost} lost in {} s (leases of {} s); released in {:.1} s; all processes together: {used}; \
-         after the release: {idle}; server before: {}; full: {}; after: {}",
+         after the release: {idle}; server before: {before}; full: {during}; after: {after}",
         taken.as_secs_f64(),
         (worker::TTL * 2).as_secs(),
         worker::TTL.as_secs(),
         released.as_secs_f64(),
-        shown(before),
-        shown(during),
-        shown(after)
     );
     ensure!(lost == 0, "{lost} locks were lost");
     Ok((name, seen))
 }
 
 /// Locks of many names, taken and released for a long time.
-fn churn(server: &Redis, seconds: u64) -> anyhow::Result<(String, String)> {
-    let before = of_server(server)?;
+fn churn(server: &Loaded, seconds: u64) -> anyhow::Result<(String, String)> {
+    let before = server.kept()?;
     let words = worker::churn(&server.url(), "load/churn", seconds);
     let mut workers = (0..CHURN_PROCESSES).map(|_| Worker::start(&words)).collect::<anyhow::Result<Vec<_>>>()?;
-    // A tenth of the time to warm up.
-    std::thread::sleep(Duration::from_secs(seconds / 10));
-    let (early, early_server) = (cost(&workers)?, of_server(server)?);
-    let mut pairs = 0;
-    for worker in &mut workers {
-        pairs += worker.answer()?.parse::<u64>()?;
-    }
-    let late = cost(&workers)?;
-    let late_server = of_server(server)?;
+    // They say so after a tenth of the time, which is for warming up.
+    let halt = |workers: &mut [Worker]| {
+        let (mut pairs, mut tasks) = (0, 0);
+        for worker in &mut *workers {
+            let (some, running) = worker.pair()?;
+            pairs += some;
+            tasks += running;
+        }
+        anyhow::Ok((pairs, Cost { tasks: Some(tasks), ..cost(workers)? }))
+    };
+    let (_, early) = halt(&mut workers)?;
+    let early_server = server.kept()?;
+    workers.iter_mut().try_for_each(Worker::order)?;
+    let (pairs, late) = halt(&mut workers)?;
+    let late_server = server.kept()?;
     ensure!(late.descriptors <= early.descriptors + SLACK, "descriptors grew from {early} to {late}");
     ensure!(late.threads <= early.threads + SLACK, "threads grew from {early} to {late}");
+    ensure!(late.tasks <= early.tasks.map(|tasks| tasks + SLACK), "tasks grew from {early} to {late}");
     ensure!(late.memory_kb <= early.memory_kb * 2, "memory grew from {early} to {late}");
     // What the store remembers of a name, for each of them.
-    ensure!(late_server.0 <= early_server.0 + u64::from(worker::NAMES), "keys grew to {}", late_server.0);
+    let most = early_server.records + 2 * u64::from(worker::NAMES);
+    ensure!(late_server.records <= most, "what the server keeps grew from {early_server} to {late_server}");
     drop(workers);
     let after = settled(server, before)?;
-    let name = format!("{seconds} s of churn, {CHURN_PROCESSES} processes, 1000 names");
+    let name = format!("{seconds} s of churn, {CHURN_PROCESSES} processes, {} names", worker::NAMES);
     let seen = format!(
         "{pairs} locks taken and released; all processes together after a tenth of the time: {early}; at the end: {late}; \
-         server: {} and {}; after: {}",
-        shown(early_server),
-        shown(late_server),
-        shown(after)
+         server: {early_server} and {late_server}; after: {after}",
     );
     Ok((name, seen))
 }
 
 /// The server once the connections of the load are gone.
-fn settled(server: &Redis, before: (u64, u64, f64)) -> anyhow::Result<(u64, u64, f64)> {
-    let give_up = Instant::now() + Duration::from_secs(30);
+fn settled(server: &Loaded, before: Kept) -> anyhow::Result<Kept> {
+    let give_up = Instant::now() + Duration::from_secs(60);
     loop {
-        let now = of_server(server)?;
-        if now.1 <= before.1 {
+        let now = server.kept()?;
+        // Servers keep a few sockets and processes of their own.
+        if now.sockets <= before.sockets + SLACK {
             return Ok(now);
         }
-        ensure!(Instant::now() < give_up, "{} connections are left, and there were {}", now.1, before.1);
+        ensure!(Instant::now() < give_up, "{} sockets are left, and there were {}", now.sockets, before.sockets);
         std::thread::sleep(Duration::from_millis(100));
     }
 }

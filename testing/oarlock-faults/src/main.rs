@@ -5,6 +5,7 @@
 //! - [`cases`]: which fault is tried on which of them, and what must come of it.
 //! - [`run`]: one run, as a process of `oarlock torture` that asks for server faults over a socket.
 //! - [`runs`]: the file of what was run, so that no run is repeated.
+//! - [`power`]: power cuts of the embedded store, whose clients die with it.
 //! - [`load`]: many claims and many locks, instead of faults.
 //! - [`report`]: the tables.
 
@@ -12,6 +13,7 @@ mod args;
 mod cases;
 mod deployments;
 mod load;
+mod power;
 mod report;
 mod run;
 mod runs;
@@ -42,8 +44,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Break(socket) => run::ask(&socket),
-        Command::Load(seconds) => load::all(seconds),
+        Command::Load(options) => load::all(&options),
         Command::LoadWorker(words) => load::work(&words),
+        Command::PowerWorker(words) => power::work(&words),
         Command::Run(options) => all(&options),
     };
     match done {

@@ -195,9 +195,10 @@ fn found(rows: &BTreeMap<(usize, usize), (Case, Row)>) -> String {
     for (case, row) in rows.values().filter(|(case, row)| case.expected() == Expected::Found && row.runs > 0) {
         let _ = writeln!(
             text,
-            "| {} | {}: two holders at once | {} | {} | {} | {} runs |",
+            "| {} | {}: {} | {} | {} | {} | {} runs |",
             case.topology.title(),
             case.name(),
+            if case.topology.store == "local" { "a slot runs twice" } else { "two holders at once" },
             row.runs,
             seeds(&row.seeds),
             row.injected,

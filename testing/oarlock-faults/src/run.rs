@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::args::{BREAK, Options};
 use crate::cases::{Case, Fault};
-use crate::deployments::Deployment;
+use crate::deployments::{Deployment, ServerFault};
 use crate::report::injected;
 use crate::runs::{DIRTY, Done, folder};
 
@@ -24,10 +24,13 @@ const BROKEN: u8 = b'+';
 /// Runs a case.
 pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options: &Options) -> anyhow::Result<Done> {
     let seconds = options.seconds;
+    if let Some(done) = servers.run(case, seed, seconds)? {
+        return Ok(Done { version: servers.version(), commit: commit().to_owned(), ..done });
+    }
     let dir = tempfile::tempdir()?;
     let [history, output, errors, socket] = ["history", "output", "errors", "socket"].map(|name| dir.path().join(name));
-    let url = servers.url();
     let ttl = case.topology.lease_of(case.fault);
+    let url = servers.url_for(ttl);
     // It ends with this process, however that ends.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program()?).args([
@@ -54,6 +57,9 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
     if let Fault::Server(fault) = case.fault {
         let here = std::env::current_exe()?;
         command.arg("--fault-cmd").arg(format!("exec '{}' {BREAK} '{}'", here.display(), socket.display()));
+        if fault == ServerFault::LyingDisk {
+            command.arg("--fault-loses-data");
+        }
         servers.prepare(fault)?;
     }
     command

@@ -5,6 +5,7 @@
 
 mod certificates;
 mod clocked;
+mod disk;
 mod etcd;
 mod etcd_cluster;
 mod etcd_peers;
@@ -41,6 +42,7 @@ use tempfile::TempDir;
 
 pub use self::certificates::{CertificateFolder, Encrypted};
 pub use self::clocked::Clocked;
+pub use self::disk::{ChangedSyncs, Disk, Syncs};
 pub use self::etcd::EtcdProgram;
 pub use self::etcd_cluster::EtcdCluster;
 pub use self::etcd_tls::EtcdTlsProgram;
@@ -206,9 +208,21 @@ impl<P: Program> Server<P> {
     /// # Errors
     /// As for [`Server::start`].
     pub fn start_with(settings: Settings<'_>) -> anyhow::Result<Self> {
+        Self::start_in(None, settings)
+    }
+
+    /// [`Server::start_with`] with all its files on this disk.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_on(disk: &Disk, settings: Settings<'_>) -> anyhow::Result<Self> {
+        Self::start_in(Some(&disk.root()), settings)
+    }
+
+    fn start_in(disk: Option<&Path>, settings: Settings<'_>) -> anyhow::Result<Self> {
         let mut tried = 1;
         loop {
-            let server = Self::prepare(P::find()?, settings)?;
+            let server = Self::prepare(P::find()?, disk, settings)?;
             match server.launch() {
                 Ok(()) => return Ok(server),
                 Err(_) if tried < PORTS_TRIED && server.log.says_port_is_taken() => tried += 1,
@@ -252,6 +266,14 @@ impl<P: Program> Server<P> {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.tree().as_ref().map(Tree::pid)
+    }
+
+    /// The numbers of all its processes.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pids(&self) -> anyhow::Result<Vec<u32>> {
+        Ok(self.tree().as_ref().with_context(Self::not_running)?.pids()?)
     }
 
     /// The file it logs to.
@@ -314,8 +336,8 @@ impl<P: Program> Server<P> {
         self.launch_with(settings)
     }
 
-    fn prepare(program: P, settings: Settings<'_>) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix(&format!("oarlock-{}-", P::NAME)).tempdir()?;
+    fn prepare(program: P, disk: Option<&Path>, settings: Settings<'_>) -> anyhow::Result<Self> {
+        let folder = disk::folder(&format!("oarlock-{}-", P::NAME), disk)?;
         program.prepare(folder.path()).with_context(|| format!("cannot prepare a folder for {}", P::NAME))?;
         Ok(Self {
             program,

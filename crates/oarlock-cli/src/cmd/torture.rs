@@ -50,6 +50,9 @@ pub(crate) struct TortureRunArgs {
     /// Run CMD with sh -c to break the servers, while a lock is held and again in the storm
     #[arg(long, value_name = "CMD")]
     pub(crate) fault_cmd: Option<String>,
+    /// The command makes servers lose data that they had synced: what comes of that is a risk on every store
+    #[arg(hide_short_help = true, long, requires = "fault_cmd")]
+    pub(crate) fault_loses_data: bool,
     /// Only these faults, such as pause,kill,command; the verdict is then INCONCLUSIVE at best
     #[arg(hide_short_help = true, long, value_name = "KIND", value_delimiter = ',', value_parser = fault)]
     pub(crate) faults: Vec<FaultKind>,

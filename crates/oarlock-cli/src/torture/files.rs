@@ -51,6 +51,7 @@ pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
         also: None,
         server: args.server.clone(),
         by_hand: header.by_hand,
+        fault_loses_data: header.loses_data && args.fault_cmd.is_some(),
         no_network: false,
         history: args.history.clone(),
         store: args.store.clone(),

@@ -225,6 +225,7 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
         locks: kinds.into_iter().map(|(name, kind)| LockSpec { name: name.to_owned(), kind }).collect(),
         faults,
         by_hand: args.by_hand,
+        loses_data: args.fault_loses_data,
         untried,
     }
 }

@@ -36,6 +36,8 @@ pub struct Runtime {
     handle: Handle,
     tasks: TaskTracker,
     thread: Option<Arc<Thread>>,
+    #[cfg(any(test, feature = "testing"))]
+    switch: Option<super::StopSwitch>,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl Runtime {
             )
             .because(error)
         })?;
-        Ok(Self { handle, tasks: TaskTracker::new(), thread: None })
+        Ok(Self::new(handle, TaskTracker::new(), None))
     }
 
     /// A new thread, which ends after the last client, guard and blocking view on it are gone and their releases are
@@ -91,7 +93,40 @@ impl Runtime {
         };
         let started = std::thread::Builder::new().name("oarlock".into()).spawn(work).map_err(failed)?;
         let thread = Thread { id: started.thread().id(), stop, tasks: tasks.clone() };
-        Ok(Self { handle, tasks, thread: Some(Arc::new(thread)) })
+        Ok(Self::new(handle, tasks, Some(thread)))
+    }
+
+    fn new(handle: Handle, tasks: TaskTracker, thread: Option<Thread>) -> Self {
+        Self {
+            handle,
+            tasks,
+            thread: thread.map(Arc::new),
+            #[cfg(any(test, feature = "testing"))]
+            switch: None,
+        }
+    }
+
+    /// The same, whose work this switch stops.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn stoppable(mut self, switch: super::StopSwitch) -> Self {
+        self.switch = Some(switch);
+        self
+    }
+
+    /// `work`, as the switch lets it.
+    #[cfg(any(test, feature = "testing"))]
+    fn switched(&self, work: impl Future<Output = ()> + Send + 'static) -> crate::driver::BoxFuture<()> {
+        match &self.switch {
+            Some(switch) => Box::pin(switch.around(work)),
+            None => Box::pin(work),
+        }
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    #[expect(clippy::unused_self, reason = "only tests have a switch")]
+    fn switched<F>(&self, work: F) -> F {
+        work
     }
 
     /// This driver, with requests that run in the context of this runtime.
@@ -104,12 +139,12 @@ impl Runtime {
 
     /// Runs `work` on this runtime, also if the caller is not on a runtime or ends.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_on(work, &self.handle);
+        self.tasks.spawn_on(self.switched(work), &self.handle);
     }
 
     /// Runs `work` on this runtime. It does not delay the end of the runtime.
     pub(crate) fn spawn_daemon(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.handle.spawn(work);
+        self.handle.spawn(self.switched(work));
     }
 
     /// Whether it may have more than one thread.
@@ -128,7 +163,7 @@ impl Runtime {
     /// [`ErrorKind::Closed`] if the runtime is gone, or `work` panicked.
     pub async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let (answer, question) = oneshot::channel();
-        self.handle.spawn(async move {
+        self.spawn_daemon(async move {
             // The receiver is gone if the caller was dropped.
             let _ = answer.send(work.await);
         });

@@ -123,6 +123,7 @@ impl Journal {
             locks,
             faults: FaultKind::OF_PROCESSES.to_vec(),
             by_hand: false,
+            loses_data: false,
             untried: Vec::new(),
         };
         Record { header, events }

@@ -89,6 +89,9 @@ impl<'a> Excuses<'a> {
         if !self.is_server_broken(at) {
             return None;
         }
+        if self.record.header.loses_data {
+            return Some("your command made a server lose data that it had synced: no store promises anything then");
+        }
         match self.record.header.consistency.as_str() {
             "best effort" => Some("this store promises best effort: it may forget a grant that it has acknowledged"),
             "timing" => Some("this store is safe only while clocks and servers keep within bounds"),

@@ -32,6 +32,7 @@ impl Run {
             locks: vec![LockSpec { name: "a".to_owned(), kind: LockKind::Mutex }],
             faults: FaultKind::OF_PROCESSES.to_vec(),
             by_hand: false,
+            loses_data: false,
             untried: Vec::new(),
         };
         let mut run = Self { record: Record { header, events: Vec::new() }, fence: 0, value: 0 };
@@ -264,6 +265,26 @@ fn a_fence_that_falls_is_a_violation_also_on_a_store_that_forgets() {
     assert_eq!(ruling("best effort", "none"), Ruling::RiskSeen);
     assert_eq!(ruling("one server", "strict"), Ruling::RiskSeen);
     assert_eq!(ruling("consensus", "strict"), Ruling::Violation);
+}
+
+/// A majority that forgot what it had synced promises nothing; its clock still does.
+#[test]
+fn a_command_that_loses_data_is_an_excuse_on_every_store_while_it_has_an_effect() {
+    let judged = |fencing: &str, at: u64, loses_data: bool, fence: u64| {
+        let mut run = Run::new();
+        store(&mut run, "consensus", fencing);
+        run.record.header.loses_data = loses_data;
+        command(&mut run, at, 0);
+        overlap(&mut run);
+        run.fence -= fence;
+        run.hold(0, 1500, 5);
+        run.judge().ruling
+    };
+    assert_eq!(judged("strict", 900, true, 0), Ruling::RiskSeen);
+    assert_eq!(judged("strict", 900, true, 10), Ruling::RiskSeen);
+    assert_eq!(judged("clocked", 900, true, 10), Ruling::Violation, "a clock keeps them rising");
+    assert_eq!(judged("strict", 900, false, 0), Ruling::Violation, "it keeps what it has synced");
+    assert_eq!(judged("strict", 2500, true, 0), Ruling::Violation, "the command came later");
 }
 
 #[test]

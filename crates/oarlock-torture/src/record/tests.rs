@@ -23,6 +23,7 @@ pub(crate) fn header() -> Header {
         locks: vec![LockSpec { name: "a".to_owned(), kind: LockKind::Mutex }],
         faults: Vec::new(),
         by_hand: false,
+        loses_data: false,
         untried: Vec::new(),
     }
 }

@@ -23,6 +23,7 @@ fn record(name: &str) -> Record {
         locks: vec![LockSpec { name: name.to_owned(), kind: LockKind::Mutex }],
         faults: Vec::new(),
         by_hand: false,
+        loses_data: false,
         untried: vec![name.to_owned()],
     };
     let lock = || name.to_owned();

@@ -161,6 +161,7 @@ impl Contender {
         let mut records: Vec<_> = helds.iter().map(|held| self.recorder(ask, asked)(held)).collect();
         if self.stay(ask, &holding).await {
             let slept = lock(&self.log).suspended(granted, self.clock.now());
+            let slept = slept + self.process().stops.stopped(granted, self.clock.now());
             // Timers have milliseconds, and a suspension may begin just before one fires.
             let most = bound.mul_f64(1.02) + Duration::from_millis(2);
             if ask == Ask::Bounded && self.clock.now() > granted + most + slept {
@@ -175,7 +176,7 @@ impl Contender {
                 holding = Holding::Leader(leader);
             }
             (Ask::Downgrade, Holding::Write(guard)) => {
-                records = self.continue_as(&mut records, Weight::ONE);
+                records = self.continue_as(&mut records, Weight::ONE, &helds[0]);
                 let downgrading = guard.downgrade();
                 let Ok(guard) = while_held(&helds[0], &mut records, downgrading).await else { return };
                 holding = Holding::Guard(guard);
@@ -190,7 +191,12 @@ impl Contender {
                     return;
                 };
                 self.faults.note(ask.name(), "adopted");
-                records = holds.into_iter().map(|hold| Recorded::continues(&self.log, self.clock, hold)).collect();
+                let adopted = guard.held();
+                let believed = || self.processes[other].stops.watch(&adopted);
+                records = holds
+                    .into_iter()
+                    .map(|hold| Recorded::continues(&self.log, self.clock, hold, believed()))
+                    .collect();
                 holding = Holding::Guard(guard);
             }
             (_, other) => holding = other,
@@ -205,9 +211,10 @@ impl Contender {
     }
 
     /// Ends these holds and begins others of this weight, with the same fences.
-    fn continue_as(&self, records: &mut Vec<Recorded>, weight: Weight) -> Vec<Recorded> {
+    fn continue_as(&self, records: &mut Vec<Recorded>, weight: Weight, held: &Held) -> Vec<Recorded> {
         let holds: Vec<_> = records.drain(..).map(|record| Hold { weight, ..record.hold.clone() }).collect();
-        holds.into_iter().map(|hold| Recorded::continues(&self.log, self.clock, hold)).collect()
+        let believed = || self.process().stops.watch(held);
+        holds.into_iter().map(|hold| Recorded::continues(&self.log, self.clock, hold, believed())).collect()
     }
 
     /// Holds for a while; whether the lock was lost.
@@ -257,6 +264,7 @@ impl Contender {
     /// Writes down a hold from now on.
     fn recorder(&self, ask: Ask, asked: Moment) -> impl FnOnce(&Held) -> Recorded + use<> {
         let (log, clock, owner, arrivals) = (self.log.clone(), self.clock, self.number, self.arrivals.clone());
+        let stops = self.process().stops.clone();
         // The tasks of a cohort hand one claim on.
         let ordered = self.plan.is_orderly() && ask != Ask::Cohort;
         move |held| {
@@ -265,7 +273,7 @@ impl Contender {
             lock(&log).claim_of.insert((resource.clone(), fence), held.id());
             let queued = arrivals.number(held.id()).filter(|_| ordered);
             let hold = Hold { resource, owner, weight, capacity, fence, asked, granted, ended: granted, queued };
-            Recorded { log, clock, hold }
+            Recorded { log, clock, hold, belief: stops.watch(held) }
         }
     }
 }

@@ -34,6 +34,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "broken by force",
             "asked to end",
             "clients suspended",
+            "one process stopped",
             "client clock ahead",
             "lease clock ahead",
             "wall clock ahead",

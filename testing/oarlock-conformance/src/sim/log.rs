@@ -11,6 +11,7 @@ use oarlock_core::{ClaimId, Fence, LockEvent, LossReason, Step};
 use super::connection::lock;
 use super::coverage::{ENGINE, Faults};
 use super::plan::{Plan, Style};
+use super::stops::Believed;
 use crate::history::{History, Hold, Rules, Verdict, Violation};
 
 #[derive(Default)]
@@ -199,19 +200,21 @@ pub(super) struct Recorded {
     pub(super) log: Arc<Mutex<Log>>,
     pub(super) clock: TokioClock,
     pub(super) hold: Hold,
+    /// What its process believes of it.
+    pub(super) belief: Believed,
 }
 
 impl Recorded {
     /// A hold that goes on after `hold` in another form, with the same fence.
-    pub(super) fn continues(log: &Arc<Mutex<Log>>, clock: TokioClock, hold: Hold) -> Self {
+    pub(super) fn continues(log: &Arc<Mutex<Log>>, clock: TokioClock, hold: Hold, belief: Believed) -> Self {
         lock(log).continued.insert((hold.resource.clone(), hold.fence));
-        Self { log: log.clone(), clock, hold: Hold { granted: clock.now(), queued: None, ..hold } }
+        Self { log: log.clone(), clock, hold: Hold { granted: clock.now(), queued: None, ..hold }, belief }
     }
 }
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        self.hold.ended = self.clock.now();
+        self.hold.ended = self.belief.ended().unwrap_or_else(|| self.clock.now()).max(self.hold.granted);
         lock(&self.log).history.hold(self.hold.clone());
     }
 }

@@ -107,11 +107,14 @@ pub struct Chances {
     pub wall_jump: f64,
     /// Now and then: the store falls back to an earlier state.
     pub fall_back: f64,
+    /// Now and then: one process is stopped for a while, and the others go on.
+    #[serde(default)]
+    pub stop: f64,
 }
 
 impl Chances {
     /// Every chance, for making a plan smaller or another.
-    pub(super) fn each(&mut self) -> [&mut f64; 17] {
+    pub(super) fn each(&mut self) -> [&mut f64; 18] {
         [
             &mut self.lost_request,
             &mut self.lost_reply,
@@ -130,16 +133,20 @@ impl Chances {
             &mut self.lease_jump,
             &mut self.wall_jump,
             &mut self.fall_back,
+            &mut self.stop,
         ]
     }
 
     /// The largest value of each, in the same order.
-    pub(super) const MOST: [f64; 17] =
-        [0.15, 0.15, 0.05, 0.05, 0.2, 0.5, 0.3, 0.1, 0.4, 0.03, 0.1, 0.01, 0.3, 0.3, 0.2, 0.4, 0.3];
+    pub(super) const MOST: [f64; 18] =
+        [0.15, 0.15, 0.05, 0.05, 0.2, 0.5, 0.3, 0.1, 0.4, 0.03, 0.1, 0.01, 0.3, 0.3, 0.2, 0.4, 0.3, 0.5];
 
-    fn draw(rng: &mut fastrand::Rng) -> Self {
+    /// The last one is drawn from numbers of its own, so that the others of a seed are what they were before it.
+    fn draw(rng: &mut fastrand::Rng, mut of_last: fastrand::Rng) -> Self {
         let mut chances = Self::default();
-        for (chance, most) in chances.each().into_iter().zip(Self::MOST) {
+        let last = Self::MOST.len() - 1;
+        for (at, (chance, most)) in chances.each().into_iter().zip(Self::MOST).enumerate() {
+            let rng = if at == last { &mut of_last } else { &mut *rng };
             if rng.bool() {
                 *chance = rounded(rng.f64() * most);
             }
@@ -176,7 +183,11 @@ impl Plan {
             _ => Load::Mixed(None),
         };
         let ttl = Duration::from_millis(rng.u64(200..=4000));
-        let chances = if rng.u8(..16) == 0 { Chances::default() } else { Chances::draw(&mut rng) };
+        let chances = if rng.u8(..16) == 0 {
+            Chances::default()
+        } else {
+            Chances::draw(&mut rng, fastrand::Rng::with_seed(seed ^ 0x7374_6f70))
+        };
         Self {
             seed,
             style,

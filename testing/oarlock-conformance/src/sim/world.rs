@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use oarlock_core::clock::{Clock, TokioClock};
-use oarlock_core::{DynDriver, LockEvent, Locks, Result};
+use oarlock_core::{DynDriver, LockEvent, Locks, Result, Runtime};
 use tokio::task::JoinSet;
 
 use super::clocks::{ClientClock, StoreClock};
@@ -18,6 +18,7 @@ use super::log::{Log, Upset};
 use super::plan::{Plan, Style};
 use super::queue::{Queue, QueueDriver};
 use super::rows::{Rows, RowsDriver, holds_of};
+use super::stops::Stops;
 use crate::history::Verdict;
 
 /// How long a store that falls back does not answer at least. A fence is forgotten with the state, and its successor is
@@ -124,6 +125,7 @@ struct World {
 pub(super) struct Process {
     pub(super) client: Locks,
     pub(super) control: Arc<dyn Control>,
+    pub(super) stops: Arc<Stops>,
     clock: Arc<ClientClock>,
 }
 
@@ -185,14 +187,16 @@ impl World {
             }
         };
         let (log, faults, now) = (self.log.clone(), self.faults.clone(), self.clock);
+        let stops = Arc::new(Stops::new(self.clock));
         let client = Locks::builder_over(driver)
             .clock(clock.clone())
             .seed(self.plan.seed.wrapping_mul(31).wrapping_add(number))
             .ttl(self.plan.ttl)
+            .runtime(Runtime::here()?.stoppable(stops.switch.clone()))
             .op_timeout((self.plan.ttl / 2).max(Duration::from_millis(100)))
             .observer(move |event: &LockEvent| lock(&log).observe(number, now.now(), event, &faults))
             .build()?;
-        Ok(Process { client, control, clock })
+        Ok(Process { client, control, stops, clock })
     }
 
     async fn run(self) -> Outcome {
@@ -205,11 +209,13 @@ impl World {
                         biased;
                         () = self.contend(&processes) => {}
                         () = self.trouble(&processes) => {}
+                        () = self.stop_some(&processes) => {}
                     }
                 };
                 if tokio::time::timeout(HANGS_AFTER, contending).await.is_err() {
                     self.complain("a task hangs".to_owned());
                 }
+                processes.iter().for_each(|process| process.stops.go_on());
                 if tokio::time::timeout(HANGS_AFTER, self.judge()).await.is_err() {
                     self.complain("the store hangs afterwards".to_owned());
                 }
@@ -252,7 +258,7 @@ impl World {
                     number,
                     rng: fastrand::Rng::with_seed(self.plan.seed.rotate_left(32) ^ number),
                 };
-                tasks.spawn(contender.work());
+                tasks.spawn(processes[at].stops.switch.around(contender.work()));
             }
         }
         while let Some(ended) = tasks.join_next().await {
@@ -305,6 +311,21 @@ impl World {
                     }
                     Some(_) => {}
                 }
+            }
+        }
+    }
+
+    /// One process alone is stopped, now and then, for up to three leases.
+    async fn stop_some(&self, processes: &[Process]) {
+        let mut rng = fastrand::Rng::with_seed(self.plan.seed.rotate_left(40) ^ 0x7374_6f70);
+        let (chance, ttl) = (self.plan.chances.stop, self.plan.ttl);
+        loop {
+            tokio::time::sleep(ttl.mul_f64(rng.f64())).await;
+            let (span, one) = (ttl.mul_f64(rng.f64() * 3.0), rng.usize(..processes.len()));
+            if rng.f64() < chance && self.faults.may("one process stopped") {
+                processes[one].stops.stop();
+                tokio::time::sleep(span).await;
+                processes[one].stops.go_on();
             }
         }
     }

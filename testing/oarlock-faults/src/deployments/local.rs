@@ -57,10 +57,15 @@ impl Deployment for Local {
     }
 
     fn version(&self) -> String {
-        fs::read_to_string("/proc/sys/kernel/osrelease")
-            .map(|text| format!("Linux {}", text.trim().split('.').take(2).collect::<Vec<_>>().join(".")))
-            .unwrap_or_default()
+        kernel()
     }
+}
+
+/// The version of the kernel, which decides here.
+pub(super) fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|text| format!("Linux {}", text.trim().split('.').take(2).collect::<Vec<_>>().join(".")))
+        .unwrap_or_default()
 }
 
 impl Drop for Local {

@@ -121,7 +121,23 @@ async fn waiting(locks: &Locks, name: &str, count: usize) -> anyhow::Result<()> 
 }
 
 async fn churning(locks: &Locks, name: &str, span: Duration) -> anyhow::Result<()> {
-    let end = Instant::now() + span;
+    let start = Instant::now();
+    // The same tasks in both parts would hide one that is never given up.
+    let early = churn_until(locks, name, start + span / 10).await?;
+    say(&format!("{early} {}", running()))?;
+    ordered().await?;
+    let late = churn_until(locks, name, start + span).await?;
+    say(&format!("{} {}", early + late, running()))?;
+    // What is measured now must not be gone yet.
+    ordered().await.or(Ok(()))
+}
+
+/// The tasks of this process.
+fn running() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+async fn churn_until(locks: &Locks, name: &str, end: Instant) -> anyhow::Result<u64> {
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
             let (locks, name) = (locks.clone(), name.to_owned());
@@ -140,7 +156,5 @@ async fn churning(locks: &Locks, name: &str, span: Duration) -> anyhow::Result<(
     for task in tasks {
         pairs += task.await??;
     }
-    say(&pairs.to_string())?;
-    // What is measured now must not be gone yet.
-    ordered().await.or(Ok(()))
+    Ok(pairs)
 }

@@ -93,6 +93,12 @@ impl Tree {
         self.child.id()
     }
 
+    /// All its processes, the root first.
+    pub(super) fn pids(&self) -> io::Result<Vec<u32>> {
+        let below = self.descendants(&BTreeSet::new())?;
+        Ok(std::iter::once(self.pid()).chain(below.iter().map(|one| one.pid.as_raw_pid().unsigned_abs())).collect())
+    }
+
     /// Waits for the end of the child itself. Says whether it came in time.
     pub(super) fn ends_within(&self, timeout: Duration) -> io::Result<bool> {
         self.root.ends_within(timeout)
