@@ -17,6 +17,7 @@ mod row;
 mod schema;
 mod server_watch;
 mod session;
+mod short;
 mod wake;
 mod watch;
 

@@ -20,11 +20,11 @@ use crate::mysql::error::{
 use crate::mysql::flavour::Flavour;
 use crate::mysql::listener::Listener;
 use crate::mysql::liveness::{Begun, SETTLED, Session, begin, join, read};
-use crate::mysql::request_pool::{Connection, Request, RequestPool};
+use crate::mysql::request_pool::{Answer, Connection, Request, RequestPool};
 use crate::mysql::schema;
+use crate::mysql::short::{self, ShortWay, Take};
 use crate::mysql::wake::{WakeLocks, release_of};
 use crate::route::{Host, Miss};
-use crate::row::{Row as _, first};
 
 /// Requests under way at once: the protocol answers one after the other on each connection.
 pub const REQUESTS: usize = 4;
@@ -36,8 +36,9 @@ const FRESH: Duration = Duration::from_millis(100);
 const ENDED: usize = 1024;
 
 /// The server must not close idle connections. The wait for a row that another transaction keeps locked is ten seconds
-/// at most.
-const SETTINGS: &str = "SET SESSION wait_timeout = 31536000, innodb_lock_wait_timeout = 10, autocommit = 1";
+/// at most. What does not fit into a column is refused, as in the procedures.
+const SETTINGS: &str = "SET SESSION wait_timeout = 31536000, innodb_lock_wait_timeout = 10, autocommit = 1,
+    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
 
 /// Renewals have less time than that.
 const HASTE: &str = "SET SESSION innodb_lock_wait_timeout = 1";
@@ -56,6 +57,7 @@ pub(crate) struct Pool {
     renewals: RequestPool,
     closed: AtomicBool,
     wakes: Arc<WakeLocks>,
+    pub(crate) short: ShortWay,
     pub(crate) listener: Listener,
     pub(crate) hub: Waiters,
 }
@@ -79,6 +81,7 @@ impl Pool {
             renewals: RequestPool::new(1),
             closed: AtomicBool::new(false),
             wakes: Arc::default(),
+            short: ShortWay::default(),
             listener: Listener::default(),
             hub: Waiters::default(),
             runtime,
@@ -162,29 +165,40 @@ impl Pool {
     /// A request, one round trip.
     pub(crate) async fn query(self: &Arc<Self>, sql: &'static str, params: impl Into<Params>) -> Result<Vec<Row>> {
         let (pool, params) = (self.clone(), params.into());
-        self.apart(async move { pool.on(Request::Step(sql, params)).await }).await
+        self.apart(async move { pool.on(Request::Step(sql, params)).await.map(Answer::rows) }).await
     }
 
-    /// An attempt of a claim that lives for `span` after it, one round trip.
-    pub(crate) async fn attempt(self: &Arc<Self>, claim: &Claim, span: Duration, params: Params) -> Result<Vec<Row>> {
+    /// An attempt of a claim that lives for `span` after it: one round trip, two if the short way does not suffice.
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        claim: &Claim,
+        span: Duration,
+        short: Option<Take>,
+        params: Params,
+    ) -> Result<Answer> {
         let (pool, id, whole) = (self.clone(), claim.id, claim.weight == Weight::All);
-        self.apart(async move { pool.on(Request::Attempt(id, whole, span, params)).await }).await
+        self.apart(async move { pool.on(Request::Attempt(id, whole, span, short, params)).await }).await
     }
 
-    /// The release of a claim, one round trip.
-    pub(crate) async fn release(self: &Arc<Self>, id: ClaimId, params: impl Into<Params>) -> Result<Vec<Row>> {
+    /// The release of a claim: one round trip, two if the short way does not suffice.
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        id: ClaimId,
+        short: Option<Vec<u8>>,
+        params: impl Into<Params>,
+    ) -> Result<Answer> {
         let (pool, params) = (self.clone(), params.into());
-        self.apart(async move { pool.on(Request::Release(id, params)).await }).await
+        self.apart(async move { pool.on(Request::Release(id, short, params)).await }).await
     }
 
     /// A renewal of what a session has, which waits for no other request, and takes the liveness lock again if it was
     /// lost.
     pub(crate) async fn keep(self: &Arc<Self>, session: i64, wait: bool, batch: String) -> Result<Vec<Row>> {
         let pool = self.clone();
-        self.apart(async move { pool.on(Request::Renewal(session, wait, batch)).await }).await
+        self.apart(async move { pool.on(Request::Renewal(session, wait, batch)).await.map(Answer::rows) }).await
     }
 
-    async fn on(self: &Arc<Self>, request: Request) -> Result<Vec<Row>> {
+    async fn on(self: &Arc<Self>, request: Request) -> Result<Answer> {
         self.check()?;
         let pool = match request {
             Request::Step(..) | Request::Attempt(..) | Request::Release(..) => &self.requests,
@@ -197,25 +211,27 @@ impl Pool {
         self.check_primary(&mut connection, &request).await?;
         let number = connection.keyring.number;
         let takes = match request {
-            Request::Attempt(id, whole, span, _)
+            Request::Attempt(id, whole, span, ..)
                 if connection.membership.is_some() && self.wakes.may_take(id, number) =>
             {
                 Some((whole, span))
             }
             _ => None,
         };
+        let releases = || matches!(request, Request::Release(id, ..) if self.wakes.holder(id) == Some(number));
+        let wake = takes.is_some() || releases();
         // The client crate has no timeout for a server that does not answer.
-        let asked = request.send(&mut connection.conn, connection.flavour, takes.is_some());
+        let asked = request.send(&mut connection.conn, connection.flavour, wake);
         let answer = tokio::time::timeout(self.config.silence_timeout, asked).await;
         // Only after an answer is it fit for another request: whatever was interrupted may have left a transaction open
         // in the server, which ends with the connection.
-        let rows = answer.map_err(|_| STORE.silent())?.map_err(|error| {
+        let answer = answer.map_err(|_| STORE.silent())?.map_err(|error| {
             if says_read_only(&error) {
                 self.leave(&connection);
             }
             failed(error)
         })?;
-        if let (Some(id), Ok(Some(true))) = (about, first(&rows).and_then(|row| row.boolean("wake"))) {
+        if let (Some(id), true) = (about, answer.wakes()) {
             match takes {
                 Some((whole, span)) => self.wakes.took(id, number, whole, span),
                 None => self.wakes.released(id, number),
@@ -225,7 +241,7 @@ impl Pool {
         if self.wakes.is_due(number) {
             self.release_soon(number);
         }
-        Ok(rows)
+        Ok(answer)
     }
 
     /// The server of this connection takes no writes. Where another one may, the session does not stay.
@@ -256,6 +272,13 @@ impl Pool {
             // Closed meanwhile: `close` did not see this connection.
             pool.idle().clear();
         }
+    }
+
+    /// Whether an attempt of this claim takes the short way. One whose wake-up lock a connection holds has been in the
+    /// queue, and that connection would be given the lock twice.
+    pub(crate) fn takes_the_short_way(&self, claim: &Claim) -> bool {
+        let span = claim.ttl.saturating_add(self.config.silence_timeout);
+        self.wakes.holder(claim.id).is_none() && self.short.takes(claim, span)
     }
 
     /// The claim was renewed for `span`, and so is the use of its wake-up lock.
@@ -443,7 +466,8 @@ impl Pool {
         let idle: Vec<_> =
             [&self.requests, &self.renewals].into_iter().flat_map(|pool| pool.idle().split_off(0)).collect();
         for (at, mut connection) in idle.into_iter().enumerate() {
-            if let (0, Some(membership)) = (at, &connection.membership) {
+            let leaves = at == 0 && !self.short.has_any();
+            if let (true, Some(membership)) = (leaves, &connection.membership) {
                 let leaving = connection.conn.exec_drop(LEAVE, (membership.session.number, membership.session.number));
                 let _ = tokio::time::timeout(self.config.connect_timeout, leaving).await;
             }
@@ -567,6 +591,7 @@ async fn warm(conn: &mut Conn) -> Result<()> {
     }
     conn.exec_drop(RELEASE, (nothing, nothing, nothing, nothing, 0)).await.map_err(failed)?;
     conn.exec_drop(RENEW, (0, nothing, false, "[]")).await.map_err(failed)?;
+    short::warm(conn).await.map_err(failed)?;
     conn.exec_drop(INSPECT, ("", "", nothing, 1)).await.map_err(failed)
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::params;
-use oarlock_core::driver::{Attempt, Driver, End, Fences, Info, Interest, Release, Released, Renewal, Renewed, Watch};
+use oarlock_core::driver::{
+    Attempt, Driver, End, Fences, Grant, Info, Interest, Lease, Release, Released, Renewal, Renewed, Watch,
+};
 use oarlock_core::error::Applied;
 use oarlock_core::state::{Ending, Page, Query, Select};
 use oarlock_core::{Claim, ClaimId, Error, Fence, Lifetime, ResourceName, Result, Weight};
@@ -16,10 +18,13 @@ use crate::mysql::connection::Pool;
 use crate::mysql::error::{SCHEME, STORE};
 use crate::mysql::guarantees;
 use crate::mysql::listener::listen;
+use crate::mysql::liveness::Session;
 use crate::mysql::queue::Queues;
+use crate::mysql::request_pool::Answer;
+use crate::mysql::short::Take;
 use crate::mysql::watch::tell;
 use crate::renew::{Answers, BATCH, beyond_a_day, renew, renewed};
-use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, write};
+use crate::row::{Row as _, first, from_weight, id_bytes, micros, read, text, to_id, to_span, write};
 use crate::{attempt, inspect, release};
 
 /// Longer leases do not end with their session: a server gives up a client that does not acknowledge what it sent after
@@ -122,11 +127,27 @@ impl MySql {
     async fn place(&self, claim: &Claim) -> Result<Attempt> {
         let session = self.pool.session().await?;
         let (capacity, adopt) = attempt::capacity(claim);
+        let name = self.pool.stored(claim.resource.as_str());
+        let tethered = session.has_liveness_lock() && ends_with_session(claim);
+        let label = write(STORE, &*claim.label)?;
+        let value = claim.value.as_deref().map(str::as_bytes);
+        let lives = claim.ttl.max(claim.waiter_ttl());
+        let short = self.pool.takes_the_short_way(claim).then(|| Take {
+            name: name.clone(),
+            capacity,
+            session: session.number,
+            tethered,
+            kind: claim.kind.as_str(),
+            behind: claim.behind,
+            label: label.clone(),
+            value: value.map(<[u8]>::to_vec),
+            lease: micros(claim.ttl),
+        });
         let asked = params! {
-            "name" => self.pool.stored(claim.resource.as_str()),
+            "name" => name,
             "id" => id_bytes(claim.id).as_slice(),
             "session" => session.number,
-            "tethered" => session.has_liveness_lock() && ends_with_session(claim),
+            "tethered" => tethered,
             "kind" => claim.kind.as_str(),
             "capacity" => capacity,
             "adopt" => adopt,
@@ -135,31 +156,25 @@ impl MySql {
             "behind" => claim.behind,
             "lease" => micros(claim.ttl),
             "place" => micros(claim.waiter_ttl()),
-            "label" => write(STORE, &*claim.label)?,
-            "value" => claim.value.as_deref().map(str::as_bytes),
+            "label" => label,
+            "value" => value,
         };
-        let lives = claim.ttl.max(claim.waiter_ttl());
-        let rows = self.pool.attempt(claim, lives, asked).await?;
+        let is_short = short.is_some();
+        let rows = match self.pool.attempt(claim, lives, short, asked).await? {
+            Answer::Short(fence, _) => {
+                let grant = Grant::new(Fence::new(fence), Lease::of(to_span(micros(claim.ttl))));
+                return self.granted(claim, &session, lives, grant);
+            }
+            Answer::Rows(rows) => rows,
+        };
+        if is_short {
+            self.pool.short.left(claim.id);
+            self.pool.short.note(&claim.resource, false);
+        }
         let row = first(&rows)?;
         self.tell(row)?;
         match text(row, "outcome")?.as_str() {
-            "granted" => {
-                self.left(&claim.resource, claim.id);
-                self.pool.hub.forget(claim.id);
-                self.pool.keep_wake(claim.id, lives);
-                if claim.weight != Weight::All && self.pool.was_whole(claim.id) {
-                    // Those who can share with it now were told to wait for its end.
-                    self.pool.wake(claim.id, true);
-                }
-                if session.has_ended() && ends_with_session(claim) {
-                    // The engine has not seen the grant: the claim must be tied to a session that lives.
-                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
-                }
-                let mut grant = attempt::granted(row)?;
-                let is_tied = session.has_liveness_lock() && ends_with_session(claim);
-                grant.ends_with = is_tied.then(|| session.over());
-                Ok(Attempt::Granted(grant))
-            }
+            "granted" => self.granted(claim, &session, lives, attempt::granted(row)?),
             "pending" => {
                 let mut pending = attempt::pending(row)?;
                 match row.integer("arrival")?.filter(|_| claim.wait) {
@@ -170,10 +185,29 @@ impl MySql {
                     }
                     None => self.left(&claim.resource, claim.id),
                 }
+                self.pool.short.note(&claim.resource, false);
                 Ok(Attempt::Pending(pending))
             }
             other => Err(attempt::refused(row, other, claim)),
         }
+    }
+
+    /// The claim has what it asked for.
+    fn granted(&self, claim: &Claim, session: &Session, lives: Duration, mut grant: Grant) -> Result<Attempt> {
+        self.left(&claim.resource, claim.id);
+        self.pool.hub.forget(claim.id);
+        self.pool.keep_wake(claim.id, lives);
+        if claim.weight != Weight::All && self.pool.was_whole(claim.id) {
+            // Those who can share with it now were told to wait for its end.
+            self.pool.wake(claim.id, true);
+        }
+        if session.has_ended() && ends_with_session(claim) {
+            // The engine has not seen the grant: the claim must be tied to a session that lives.
+            return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+        }
+        let is_tied = session.has_liveness_lock() && ends_with_session(claim);
+        grant.ends_with = is_tied.then(|| session.over());
+        Ok(Attempt::Granted(grant))
     }
 
     /// Renews some claims. `None` for those whose names other transactions have locked, unless it is to wait for them.
@@ -216,6 +250,9 @@ impl MySql {
                 let told = renewed::<mysql_async::Row>(&told.outcome, alive, || Ok(ending));
                 *answer = told.map(|told| told.map_err(about));
                 let claim = &renewal.claim;
+                if answer.is_some() {
+                    self.pool.short.left(claim.id);
+                }
                 match answer {
                     Some(Ok(Renewed::Gone(_))) => {
                         self.left(&claim.resource, claim.id);
@@ -234,13 +271,25 @@ impl MySql {
             self.pool.hub.forget(id);
         }
         let (memo, ending, grace) = release::arguments(STORE, end)?;
-        let asked = (self.pool.stored(resource.as_str()), id_bytes(id), memo, ending, micros(grace));
-        let rows = self.pool.release(id, asked).await?;
+        let name = self.pool.stored(resource.as_str());
+        let is_plain = memo.is_none() && ending.is_none();
+        let short = (is_plain && self.pool.short.has(id)).then(|| name.clone());
+        let asked = (name, id_bytes(id), memo, ending, micros(grace));
+        let rows = match self.pool.release(id, short, asked).await? {
+            Answer::Short(..) => {
+                self.pool.short.left(id);
+                self.pool.wake(id, false);
+                return Ok(Release::new(Released::Released, Some(false)));
+            }
+            Answer::Rows(rows) => rows,
+        };
+        self.pool.short.left(id);
         let row = first(&rows)?;
         let outcome = release::released(row)?;
         self.tell(row)?;
         let null = || STORE.unexpected("column others of a reply is NULL");
         let others = row.boolean("others")?.ok_or_else(null)?;
+        self.pool.short.note(resource, is_plain && outcome == Released::Released && !others);
         if outcome != Released::Asked {
             self.pool.wake(id, others);
         }

@@ -12,7 +12,9 @@ use tokio::sync::Semaphore;
 use crate::mysql::driver::{ATTEMPT, RELEASE, RENEW};
 use crate::mysql::flavour::Flavour;
 use crate::mysql::liveness::{Membership, Session};
+use crate::mysql::short::{Take, give};
 use crate::mysql::wake::Keyring;
+use crate::row::{Row as _, first};
 
 /// Connections of one use, at most so many at once.
 pub(super) struct RequestPool {
@@ -24,12 +26,39 @@ pub(super) struct RequestPool {
 pub(super) enum Request {
     /// A statement, and what it is given.
     Step(&'static str, Params),
-    /// An attempt of this claim, for everything or not, which lives for so long after it.
-    Attempt(ClaimId, bool, Duration, Params),
-    /// The release of this claim.
-    Release(ClaimId, Params),
+    /// An attempt of this claim, for everything or not, which lives for so long after it. The
+    /// [short way](crate::mysql::short) first, if there is one.
+    Attempt(ClaimId, bool, Duration, Option<Take>, Params),
+    /// The release of this claim. The short way first, if the name is given for it.
+    Release(ClaimId, Option<Vec<u8>>, Params),
     /// The session that renews, whether it waits for names that others have locked, and the batch.
     Renewal(i64, bool, String),
+}
+
+/// What the server answered.
+pub(crate) enum Answer {
+    /// The rows of a procedure.
+    Rows(Vec<Row>),
+    /// The short way sufficed: the fence of an attempt, and whether the wake-up lock was taken or released.
+    Short(u64, bool),
+}
+
+impl Answer {
+    /// Whether the wake-up lock was taken or released.
+    pub(super) fn wakes(&self) -> bool {
+        match self {
+            Self::Rows(rows) => matches!(first(rows).and_then(|row| row.boolean("wake")), Ok(Some(true))),
+            Self::Short(_, wake) => *wake,
+        }
+    }
+
+    /// The rows of a request that has no short way.
+    pub(super) fn rows(self) -> Vec<Row> {
+        match self {
+            Self::Rows(rows) => rows,
+            Self::Short(..) => Vec::new(),
+        }
+    }
 }
 
 impl Request {
@@ -37,27 +66,40 @@ impl Request {
     /// best one for it.
     pub(super) fn claim(&self) -> Option<ClaimId> {
         match self {
-            Self::Attempt(id, ..) | Self::Release(id, _) => Some(*id),
+            Self::Attempt(id, ..) | Self::Release(id, ..) => Some(*id),
             Self::Step(..) | Self::Renewal(..) => None,
         }
     }
 
-    /// `wake`: whether an attempt takes the lock of its claim.
-    pub(super) async fn send(self, conn: &mut Conn, flavour: Flavour, wake: bool) -> mysql_async::Result<Vec<Row>> {
-        match self {
+    /// `wake`: whether an attempt takes the lock of its claim, and whether this connection holds that of a release.
+    pub(super) async fn send(self, conn: &mut Conn, flavour: Flavour, wake: bool) -> mysql_async::Result<Answer> {
+        let rows = match self {
             Self::Step(sql, params) => flavour.query(conn, sql, params).await,
-            Self::Attempt(.., mut params) => {
+            Self::Attempt(id, _, _, short, mut params) => {
+                if let Some(short) = short
+                    && let Some(fence) = short.send(conn, id, wake).await?
+                {
+                    return Ok(Answer::Short(fence, wake));
+                }
                 if let Params::Named(named) = &mut params {
                     named.insert(b"wake".to_vec(), wake.into());
                 }
                 flavour.query(conn, ATTEMPT, params).await
             }
-            Self::Release(_, params) => flavour.query(conn, RELEASE, params).await,
+            Self::Release(id, short, params) => {
+                if let Some(name) = short
+                    && let Some(released) = give(conn, name, id, wake).await?
+                {
+                    return Ok(Answer::Short(0, released));
+                }
+                flavour.query(conn, RELEASE, params).await
+            }
             Self::Renewal(session, wait, batch) => {
                 let kills = flavour.kills(conn).await?;
                 conn.exec(RENEW, (session, kills, wait, batch)).await
             }
-        }
+        };
+        rows.map(Answer::Rows)
     }
 }
 

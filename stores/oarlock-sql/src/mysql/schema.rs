@@ -9,7 +9,7 @@ use crate::mysql::connection::dial;
 use crate::mysql::error::{NO_SUCH_TABLE, STORE, failed};
 
 /// The format of tables and procedures that this code speaks.
-pub(crate) const FORMAT: i64 = 7;
+pub(crate) const FORMAT: i64 = 8;
 
 const PARTS: [&str; 8] = [
     include_str!("sql/schema.sql"),

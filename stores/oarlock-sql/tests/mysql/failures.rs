@@ -417,7 +417,7 @@ async fn in_the_middle_of(on: Flavour, root: &mut Conn, verb: &str) -> u64 {
         // Not from the picture of transactions, which is an old one if a client keeps looking.
         Flavour::MariaDb => {
             "SELECT id FROM information_schema.processlist WHERE command = 'Execute' AND time_ms > 20
-            AND info LIKE '%FROM oarlock_resource WHERE name%FOR UPDATE%'"
+            AND (info LIKE '%FROM oarlock_resource WHERE name%FOR UPDATE%' OR info LIKE '%UPDATE oarlock_resource%')"
         }
         Flavour::MySql => {
             "SELECT processlist_id FROM performance_schema.data_lock_waits JOIN performance_schema.threads

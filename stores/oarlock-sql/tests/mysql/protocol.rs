@@ -54,7 +54,7 @@ async fn many_clients_can_make_the_tables_at_once(on: Flavour) {
     root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
     let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
-    root.query_drop("UPDATE oarlock_format SET version = 8").await.unwrap();
+    root.query_drop("UPDATE oarlock_format SET version = 9").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -588,6 +588,9 @@ async fn an_older_format_is_raised_with_what_it_holds(on: Flavour) {
         "DELETE FROM oarlock_fence WHERE name = ''",
         "ALTER TABLE oarlock_fence DROP COLUMN used",
         "ALTER TABLE oarlock_claim DROP COLUMN lease",
+        "ALTER TABLE oarlock_resource DROP COLUMN queued, DROP COLUMN sole_id, DROP COLUMN sole_session,
+            DROP COLUMN sole_tethered, DROP COLUMN sole_kind, DROP COLUMN sole_behind, DROP COLUMN sole_label,
+            DROP COLUMN sole_value, DROP COLUMN sole_lease, DROP COLUMN sole_expires, DROP COLUMN sole_wake",
         "DROP PROCEDURE oarlock_forget_fences",
         "UPDATE oarlock_format SET version = 4",
     ] {

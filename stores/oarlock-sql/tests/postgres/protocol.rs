@@ -48,7 +48,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     for connected in connecting {
         connected.await.unwrap().unwrap();
     }
-    root.batch_execute("UPDATE oarlock.format SET version = 10").await.unwrap();
+    root.batch_execute("UPDATE oarlock.format SET version = 11").await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }
@@ -398,7 +398,9 @@ async fn an_older_format_is_raised_with_what_it_holds() {
     let fence = grant(&store, &held).await.unwrap().fence;
     root.batch_execute(&format!("SELECT oarlock.check('account', {})", fence.get())).await.unwrap();
     let older = "DELETE FROM oarlock.fence WHERE name = ''; ALTER TABLE oarlock.fence DROP used;
-        ALTER TABLE oarlock.claim DROP lease; DROP FUNCTION oarlock.forget_fences; UPDATE oarlock.format SET version = 4";
+        ALTER TABLE oarlock.claim DROP lease; DROP FUNCTION oarlock.forget_fences; UPDATE oarlock.format SET version = 4;
+        ALTER TABLE oarlock.resource DROP queued, DROP sole_id, DROP sole_session, DROP sole_tethered, DROP sole_kind,
+            DROP sole_weight, DROP sole_behind, DROP sole_label, DROP sole_value, DROP sole_lease, DROP sole_expires";
     root.batch_execute(older).await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");

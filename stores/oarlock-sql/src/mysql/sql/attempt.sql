@@ -167,7 +167,7 @@ BEGIN
         END IF;
         UPDATE oarlock_resource
         SET capacity = _stated, arrivals = GREATEST(arrivals, COALESCE(_position, 0)), last_fence = _last_fence,
-            used = GREATEST(used, _now)
+            used = GREATEST(used, _now), queued = TRUE
         WHERE number = _head;
     END IF;
     COMMIT;

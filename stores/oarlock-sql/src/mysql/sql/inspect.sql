@@ -15,11 +15,11 @@ BEGIN
     IF _name IS NULL THEN
         SELECT name INTO _last FROM oarlock_resource
         WHERE LEFT(name, LENGTH(_prefix)) = _prefix AND (_after IS NULL OR name > _after)
-            AND EXISTS (
+            AND ((sole_expires > _now AND NOT (sole_tethered AND FIND_IN_SET(sole_session, _gone))) OR EXISTS (
                 SELECT 1 FROM oarlock_claim
                 WHERE resource = oarlock_resource.number AND LEAST(expires, COALESCE(turn, expires)) > _now
                     AND NOT (tethered AND FIND_IN_SET(session, _gone))
-            )
+            ))
         ORDER BY name LIMIT _skipped, 1;
         SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value,
             fence, ending, _now - since AS age,
@@ -28,16 +28,30 @@ BEGIN
         FROM oarlock_resource JOIN oarlock_claim ON resource = number
         WHERE LEFT(name, LENGTH(_prefix)) = _prefix AND (_after IS NULL OR name > _after)
             AND (_last IS NULL OR name <= _last)
-            AND LEAST(expires, COALESCE(turn, expires)) > _now AND NOT (tethered AND FIND_IN_SET(session, _gone));
+            AND LEAST(expires, COALESCE(turn, expires)) > _now AND NOT (tethered AND FIND_IN_SET(session, _gone))
+        UNION ALL
+        SELECT name, capacity, last_fence, memo, sole_id, arrivals, sole_session, sole_tethered, sole_kind, 0,
+            sole_behind, sole_label, sole_value, last_fence, NULL, _now - sole_expires + sole_lease,
+            LEAST(sole_expires - _now, sole_lease)
+        FROM oarlock_resource
+        WHERE LEFT(name, LENGTH(_prefix)) = _prefix AND (_after IS NULL OR name > _after)
+            AND (_last IS NULL OR name <= _last)
+            AND sole_expires > _now AND NOT (sole_tethered AND FIND_IN_SET(sole_session, _gone));
     ELSE
-        SELECT name, capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value,
+        SELECT name, IF(queued, capacity, NULL) AS capacity, last_fence, memo, id, arrival, session, tethered, kind, weight, behind, label, value,
             fence, ending, _now - since AS age,
             -- It may have been renewed a moment later.
             LEAST(expires - _now, COALESCE(turn, expires) - _now, COALESCE(lease, expires - _now)) AS left_over
         FROM oarlock_resource LEFT JOIN oarlock_claim
             ON resource = number AND LEAST(expires, COALESCE(turn, expires)) > _now
                 AND NOT (tethered AND FIND_IN_SET(session, _gone))
-        WHERE name = _name;
+        WHERE name = _name AND NOT (sole_expires > _now AND NOT (sole_tethered AND FIND_IN_SET(sole_session, _gone)))
+        UNION ALL
+        SELECT name, capacity, last_fence, memo, sole_id, arrivals, sole_session, sole_tethered, sole_kind, 0,
+            sole_behind, sole_label, sole_value, last_fence, NULL, _now - sole_expires + sole_lease,
+            LEAST(sole_expires - _now, sole_lease)
+        FROM oarlock_resource
+        WHERE name = _name AND sole_expires > _now AND NOT (sole_tethered AND FIND_IN_SET(sole_session, _gone));
     END IF;
 END;
 
@@ -50,7 +64,10 @@ BEGIN
     DECLARE suspects CURSOR FOR
         SELECT DISTINCT session FROM oarlock_claim
         WHERE tethered
-            AND (_name IS NULL OR resource = (SELECT number FROM oarlock_resource WHERE name = _name));
+            AND (_name IS NULL OR resource = (SELECT number FROM oarlock_resource WHERE name = _name))
+        UNION
+        SELECT sole_session FROM oarlock_resource
+        WHERE sole_tethered AND sole_expires > 0 AND (_name IS NULL OR name = _name);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     SET _gone = '';
     OPEN suspects;

@@ -60,7 +60,8 @@ BEGIN
         END IF;
     END IF;
     IF _changed THEN
-        UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = GREATEST(used, _now)
+        UPDATE oarlock_resource SET capacity = _capacity, memo = _left, used = GREATEST(used, _now),
+            queued = _claims > 0 OR _outcome = 'asked'
         WHERE number = _head;
     END IF;
     COMMIT;

@@ -1,4 +1,4 @@
--- Everything that is made once in a database, besides the procedures: format 7. Many may try at once.
+-- Everything that is made once in a database, besides the procedures: format 8. Many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.
@@ -17,7 +17,20 @@ CREATE TABLE IF NOT EXISTS oarlock_resource (
     arrivals BIGINT NOT NULL DEFAULT 0,
     last_fence BIGINT NOT NULL DEFAULT 0,
     memo BLOB,
-    used BIGINT NOT NULL
+    used BIGINT NOT NULL,
+    -- Whether oarlock_claim may have claims of this name. Where it says no, there is at most the one in this row.
+    queued BOOLEAN NOT NULL DEFAULT TRUE,
+    -- The only claim, a holder of everything, as take.sql wrote it. Its fence is the last one.
+    sole_id BINARY(16) NOT NULL DEFAULT '',
+    sole_session BIGINT NOT NULL DEFAULT 0,
+    sole_tethered BOOLEAN NOT NULL DEFAULT FALSE,
+    sole_kind VARCHAR(32) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
+    sole_behind BIGINT NOT NULL DEFAULT 0,
+    sole_label MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    sole_value LONGBLOB,
+    sole_lease BIGINT NOT NULL DEFAULT 0,
+    sole_expires BIGINT NOT NULL DEFAULT 0, -- 0: there is none, and the other columns mean nothing
+    sole_wake BOOLEAN NOT NULL DEFAULT FALSE -- whether its wake-up lock was taken or released
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- One row per live claim: a holder has a fence, a waiter has none.
@@ -100,6 +113,24 @@ SET @oarlock = IF(
         SELECT 1 FROM information_schema.columns
         WHERE table_schema = DATABASE() AND table_name = 'oarlock_fence' AND column_name = 'used'
     ), 'DO 0', 'ALTER TABLE oarlock_fence ADD COLUMN used BIGINT, ADD KEY (used)'
+);
+PREPARE oarlock_raise FROM @oarlock;
+EXECUTE oarlock_raise;
+
+-- What format 7 lacks.
+SET @oarlock = IF(
+    EXISTS (
+        SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'oarlock_resource' AND column_name = 'queued'
+    ), 'DO 0',
+    'ALTER TABLE oarlock_resource ADD COLUMN queued BOOLEAN NOT NULL DEFAULT TRUE,
+        ADD COLUMN sole_id BINARY(16) NOT NULL DEFAULT \'\', ADD COLUMN sole_session BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN sole_tethered BOOLEAN NOT NULL DEFAULT FALSE,
+        ADD COLUMN sole_kind VARCHAR(32) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT \'\',
+        ADD COLUMN sole_behind BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN sole_label MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, ADD COLUMN sole_value LONGBLOB,
+        ADD COLUMN sole_lease BIGINT NOT NULL DEFAULT 0, ADD COLUMN sole_expires BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN sole_wake BOOLEAN NOT NULL DEFAULT FALSE'
 );
 PREPARE oarlock_raise FROM @oarlock;
 EXECUTE oarlock_raise;

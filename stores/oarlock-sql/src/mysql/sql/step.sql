@@ -1,28 +1,42 @@
 -- What every verb is made of. The row of a name is locked first; a step changes it in variables and writes it once.
 -- Keys: oarlock_resource by name, oarlock_claim by resource. Times are the server's, read once the row is locked.
 
--- Arguments: name, whether to make its row. Answer: the row, locked; nulls if there is none.
+-- Arguments: name, whether to make its row. Answer: the row, locked; nulls if there is none. A claim that take.sql wrote
+-- to the row becomes one like all others.
 CREATE PROCEDURE IF NOT EXISTS oarlock_enter(
     _name VARBINARY(1536), _make BOOLEAN, OUT _head BIGINT, OUT _capacity BIGINT, OUT _arrivals BIGINT,
     OUT _last_fence BIGINT, OUT _memo BLOB
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE _format SMALLINT DEFAULT 0;
+    DECLARE _queued BOOLEAN DEFAULT TRUE;
+    DECLARE _sole BIGINT DEFAULT 0;
     SET _head = NULL;
-    SELECT number, format, capacity, arrivals, last_fence, memo
-    INTO _head, _format, _capacity, _arrivals, _last_fence, _memo
+    SELECT number, format, capacity, arrivals, last_fence, memo, queued, sole_expires
+    INTO _head, _format, _capacity, _arrivals, _last_fence, _memo, _queued, _sole
     FROM oarlock_resource WHERE name = _name FOR UPDATE;
     IF _head IS NULL AND _make THEN
         -- Not INSERT IGNORE: two who both share the row that a third made would wait for each other.
         INSERT INTO oarlock_resource (name, used)
         VALUES (_name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE name = _name;
-        SELECT number, format, capacity, arrivals, last_fence, memo
-        INTO _head, _format, _capacity, _arrivals, _last_fence, _memo
+        SELECT number, format, capacity, arrivals, last_fence, memo, queued, sole_expires
+        INTO _head, _format, _capacity, _arrivals, _last_fence, _memo, _queued, _sole
         FROM oarlock_resource WHERE name = _name FOR UPDATE;
         CALL oarlock_forget(_head);
     END IF;
     IF _format > 1 THEN
         SIGNAL SQLSTATE 'OAR01' SET MESSAGE_TEXT = 'this name was written by a newer version';
+    END IF;
+    IF _sole > 0 THEN
+        INSERT INTO oarlock_claim (
+            resource, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease, expires
+        ) SELECT number, sole_id, arrivals, sole_session, sole_tethered, sole_kind, 0, sole_behind, sole_label,
+            sole_value, last_fence, sole_expires - sole_lease, sole_lease, sole_expires
+        FROM oarlock_resource WHERE number = _head;
+        UPDATE oarlock_resource SET queued = TRUE, sole_expires = 0 WHERE number = _head;
+    ELSEIF NOT _queued THEN
+        -- Of a claim that has left: without claims there is none.
+        SET _capacity = NULL;
     END IF;
 END;
 
@@ -41,7 +55,7 @@ BEGIN
             SELECT number FROM (
                 SELECT number FROM oarlock_resource WHERE number >= _from AND number <> _new ORDER BY number LIMIT 10
             ) AS ten
-        ) AND used <= _now - 86400000000 AND last_fence <= _now - 86400000000 FOR UPDATE SKIP LOCKED;
+        ) AND sole_expires <= _now AND used <= _now - 86400000000 AND last_fence <= _now - 86400000000 FOR UPDATE SKIP LOCKED;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
     OPEN few;
     forget: LOOP

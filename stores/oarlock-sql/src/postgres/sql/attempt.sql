@@ -33,40 +33,40 @@ DECLARE
     durable boolean;
     unhurried text;
     widens boolean;
+    witnessed boolean;
     now timestamptz;
 BEGIN
+    -- The usual case in one statement: no claim is there, and no session wants to be told. The claim is in the row of
+    -- its name, until the next step that takes the long way moves it. The wait for a locked row is before each time.
+    UPDATE oarlock.resource
+    SET last_fence = greatest(last_fence + 1, oarlock.micros(clock_timestamp() - 'epoch')), arrivals = arrivals + 1,
+        capacity = _capacity, used = greatest(used, clock_timestamp()), sole_id = _id, sole_session = _session,
+        sole_tethered = _tethered, sole_kind = _kind, sole_weight = _weight, sole_behind = _behind, sole_label = _label,
+        sole_value = _value, sole_lease = _lease,
+        sole_expires = clock_timestamp() + _lease * interval '1 microsecond'
+    WHERE name = _name AND NOT queued AND sole_id IS NULL AND observers = '{}' AND format = 1
+        AND (_weight = 0 OR _capacity = 0 OR _weight <= coalesce(_capacity, 1))
+        AND greatest(last_fence + 1, oarlock.micros(clock_timestamp() - 'epoch')) < 9007199254740992
+        AND current_setting('transaction_isolation') = 'read committed'
+    RETURNING last_fence, memo, EXISTS (
+        SELECT FROM oarlock.session
+        WHERE number = _session AND requests = pg_backend_pid()
+            AND kills = oarlock.killed((SELECT oid FROM pg_database WHERE datname = current_database()))
+    ) INTO fence, memo, witnessed;
+    IF FOUND THEN
+        IF NOT witnessed THEN
+            PERFORM oarlock.witness(_session, oarlock.kills(), _witness);
+        END IF;
+        outcome := 'granted';
+        lease := _lease;
+        RETURN;
+    END IF;
     SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
-    IF NOT FOUND OR head.format > 1 OR current_setting('transaction_isolation') <> 'read committed' THEN
+    IF NOT FOUND OR head.format > 1 OR head.sole_id IS NOT NULL
+        OR current_setting('transaction_isolation') <> 'read committed' THEN
         head := oarlock.enter(_name, true);
     END IF;
     now := clock_timestamp();
-    -- The usual case in few statements: no claim is there, no session wants to be told, and a slot is free.
-    PERFORM FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL LIMIT 1;
-    IF NOT FOUND AND head.observers = '{}' AND (_weight = 0 OR _capacity = 0 OR _weight <= coalesce(_capacity, 1)) THEN
-        fence := greatest(head.last_fence + 1, oarlock.micros(now - 'epoch'));
-        UPDATE oarlock.claim
-        SET id = _id, arrival = head.arrivals + 1, session = _session, tethered = _tethered, kind = _kind,
-            weight = _weight, behind = _behind, label = _label, value = _value, fence = attempt.fence, since = now,
-            lease = _lease, ticket = NULL, handed = false, expires = now + _lease * interval '1 microsecond'
-        WHERE resource = head.key AND slot = 1 AND attempt.fence < 9007199254740992;
-        IF FOUND THEN
-            UPDATE oarlock.resource
-            SET capacity = _capacity, arrivals = head.arrivals + 1, last_fence = attempt.fence,
-                used = greatest(head.used, now)
-            WHERE key = head.key;
-            PERFORM FROM oarlock.session
-            WHERE number = _session AND requests = pg_backend_pid()
-                AND kills = oarlock.killed((SELECT oid FROM pg_database WHERE datname = current_database()));
-            IF NOT FOUND THEN
-                PERFORM oarlock.witness(_session, oarlock.kills(), _witness);
-            END IF;
-            outcome := 'granted';
-            lease := _lease;
-            memo := head.memo;
-            RETURN;
-        END IF;
-        fence := NULL;
-    END IF;
     LOOP
         mine := NULL;
         units := 0;
@@ -173,6 +173,7 @@ BEGIN
     END IF;
     IF outcome = 'granted' OR (outcome = 'pending' AND _wait) THEN
         changed := true;
+        head.queued := true;
         widens := head.capacity IS NULL AND _capacity IS NOT NULL;
         head.capacity := coalesce(head.capacity, _capacity);
         head.last_fence := coalesce(fence, head.last_fence);

@@ -10,9 +10,16 @@ WITH backend AS MATERIALIZED (
         AND pid NOT IN (SELECT pid FROM backend) AND requests NOT IN (SELECT pid FROM backend)
         AND kills = (SELECT oarlock.kills())
 ), live AS MATERIALIZED (
-    SELECT * FROM oarlock.claim
+    SELECT resource, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, ends, ending
+    FROM oarlock.claim
     WHERE id IS NOT NULL AND ends > clock_timestamp() AND NOT (tethered AND session IN (SELECT number FROM over))
         AND ($2::bytea IS NULL OR resource = (SELECT key FROM oarlock.resource WHERE name = $2))
+    UNION ALL
+    SELECT key, sole_id, arrivals, sole_session, sole_tethered, sole_kind, sole_weight, sole_behind, sole_label,
+        sole_value, last_fence, sole_expires - sole_lease * interval '1 microsecond', sole_expires, NULL
+    FROM oarlock.resource
+    WHERE sole_id IS NOT NULL AND sole_expires > clock_timestamp()
+        AND NOT (sole_tethered AND sole_session IN (SELECT number FROM over)) AND ($2::bytea IS NULL OR name = $2)
 ), page AS (
     SELECT * FROM oarlock.resource
     WHERE CASE WHEN $2::bytea IS NULL

@@ -15,20 +15,14 @@ DECLARE
     durable boolean;
     unhurried text;
 BEGIN
-    SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
-    IF NOT FOUND OR head.format > 1 OR current_setting('transaction_isolation') <> 'read committed' THEN
-        head := oarlock.enter(_name, false);
-    END IF;
-    now := clock_timestamp();
-    -- The usual case in few statements: no other claim is there, and nothing that must not be lost. The row of the name
-    -- stays as it is.
-    PERFORM FROM oarlock.claim WHERE resource = head.key AND id <> _id LIMIT 1;
-    IF NOT FOUND AND head.observers = '{}' AND _memo IS NULL AND _ending IS NULL
-        AND head.used > now - interval '1 hour' THEN
-        UPDATE oarlock.claim
-        SET id = NULL, fence = NULL, tethered = false, label = '', value = NULL
-        WHERE resource = head.key AND slot = 1 AND id = _id AND fence IS NOT NULL AND ending IS NULL AND turn IS NULL
-            AND expires > now AND expires <= now + interval '1 minute';
+    -- The usual case in one statement: the claim is in the row of its name, so that no other is there, and nothing must
+    -- not be lost.
+    IF _memo IS NULL AND _ending IS NULL THEN
+        UPDATE oarlock.resource SET sole_id = NULL, sole_label = '', sole_value = NULL
+        WHERE name = _name AND sole_id = _id AND observers = '{}' AND format = 1
+            AND used > clock_timestamp() - interval '1 hour'
+            AND sole_expires > clock_timestamp() AND sole_expires <= clock_timestamp() + interval '1 minute'
+            AND current_setting('transaction_isolation') = 'read committed';
         IF FOUND THEN
             outcome := 'released';
             others := false;
@@ -36,6 +30,12 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
+    IF NOT FOUND OR head.format > 1 OR head.sole_id IS NOT NULL
+        OR current_setting('transaction_isolation') <> 'read committed' THEN
+        head := oarlock.enter(_name, false);
+    END IF;
+    now := clock_timestamp();
     LOOP
         SELECT min(ends) FILTER (WHERE id IS NOT NULL) AS soonest, count(*) FILTER (WHERE id <> _id) AS claims,
             count(*) FILTER (WHERE id <> _id AND fence IS NULL) AS waiting, min(slot) FILTER (WHERE id = _id) AS slot,
@@ -72,6 +72,7 @@ BEGIN
             END IF;
             IF crowd.claims = 0 THEN
                 head.capacity := NULL;
+                head.queued := false;
             ELSIF others THEN
                 head := oarlock.call(head, now);
             END IF;

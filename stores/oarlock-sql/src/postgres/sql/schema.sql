@@ -1,4 +1,4 @@
--- Everything that is made once in a database: format 9. Run under an advisory lock, so that many may try at once.
+-- Everything that is made once in a database: format 10. Run under an advisory lock, so that many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.
@@ -21,7 +21,20 @@ CREATE TABLE IF NOT EXISTS oarlock.resource (
     used timestamptz NOT NULL DEFAULT clock_timestamp(),
     graves bytea[] NOT NULL DEFAULT '{}', -- the last broken claims …
     epitaphs text[] NOT NULL DEFAULT '{}', -- … and by whom and why
-    observers bigint[] NOT NULL DEFAULT '{}' -- sessions to be told of the next change
+    observers bigint[] NOT NULL DEFAULT '{}', -- sessions to be told of the next change
+    -- Whether oarlock.claim may have claims of this name. Where it says no, there is at most the one in this row.
+    queued boolean NOT NULL DEFAULT true,
+    -- The only claim, a holder, as the usual case of oarlock.attempt writes it. Its fence is the last one.
+    sole_id bytea, -- NULL: there is none, and the other columns mean nothing
+    sole_session bigint NOT NULL DEFAULT 0,
+    sole_tethered boolean NOT NULL DEFAULT false,
+    sole_kind text NOT NULL DEFAULT '',
+    sole_weight bigint NOT NULL DEFAULT 0,
+    sole_behind bigint NOT NULL DEFAULT 0,
+    sole_label text NOT NULL DEFAULT '',
+    sole_value bytea,
+    sole_lease bigint NOT NULL DEFAULT 0,
+    sole_expires timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50);
 
 -- One row per client: what the server that saw its session begin needs to tell that it is over. Unlogged on purpose:
@@ -69,6 +82,28 @@ CREATE TABLE IF NOT EXISTS oarlock.fence (
     fence bigint NOT NULL,
     used timestamptz -- to the day; NULL: never to be forgotten
 );
+
+-- What format 9 lacks. Before the table of claims, as every step locks them; and not at all where it is there, because
+-- even that would wait for all steps.
+DO $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM pg_attribute WHERE attrelid = 'oarlock.resource'::regclass AND attname = 'queued'
+    ) THEN
+        ALTER TABLE oarlock.resource
+            ADD COLUMN queued boolean NOT NULL DEFAULT true,
+            ADD COLUMN sole_id bytea,
+            ADD COLUMN sole_session bigint NOT NULL DEFAULT 0,
+            ADD COLUMN sole_tethered boolean NOT NULL DEFAULT false,
+            ADD COLUMN sole_kind text NOT NULL DEFAULT '',
+            ADD COLUMN sole_weight bigint NOT NULL DEFAULT 0,
+            ADD COLUMN sole_behind bigint NOT NULL DEFAULT 0,
+            ADD COLUMN sole_label text NOT NULL DEFAULT '',
+            ADD COLUMN sole_value bytea,
+            ADD COLUMN sole_lease bigint NOT NULL DEFAULT 0,
+            ADD COLUMN sole_expires timestamptz NOT NULL DEFAULT '-infinity';
+    END IF;
+END $$;
 
 -- What format 5 has, and no longer means anything.
 ALTER TABLE oarlock.claim DROP COLUMN IF EXISTS fair;

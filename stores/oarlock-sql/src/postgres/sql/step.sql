@@ -6,7 +6,27 @@ CREATE OR REPLACE FUNCTION oarlock.micros(_span interval) RETURNS bigint LANGUAG
     SELECT floor(extract(epoch FROM _span) * 1000000)::bigint;
 $$;
 
--- Arguments: name, whether to make its row. Answer: the row, locked; nulls if there is none.
+-- Arguments: the locked row. Answer: the row, whose claim is in oarlock.claim now, like all others.
+CREATE OR REPLACE FUNCTION oarlock.unfold(head oarlock.resource) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO oarlock.claim AS old (
+        resource, slot, id, arrival, session, tethered, kind, weight, behind, label, value, fence, since, lease, expires
+    ) VALUES (
+        head.key, 1, head.sole_id, head.arrivals, head.sole_session, head.sole_tethered, head.sole_kind,
+        head.sole_weight, head.sole_behind, head.sole_label, head.sole_value, head.last_fence,
+        head.sole_expires - head.sole_lease * interval '1 microsecond', head.sole_lease, head.sole_expires
+    ) ON CONFLICT (resource, slot) DO UPDATE
+    SET id = excluded.id, arrival = excluded.arrival, session = excluded.session, tethered = excluded.tethered,
+        kind = excluded.kind, weight = excluded.weight, behind = excluded.behind, label = excluded.label,
+        value = excluded.value, fence = excluded.fence, since = excluded.since, lease = excluded.lease,
+        expires = excluded.expires, ticket = NULL, handed = false, turn = NULL, ending = NULL;
+    UPDATE oarlock.resource SET queued = true, sole_id = NULL, sole_label = '', sole_value = NULL WHERE key = head.key;
+    head.queued := true;
+    head.sole_id := NULL;
+    RETURN head;
+END $$;
+
+-- Arguments: name, whether to make its row. Answer: the row, locked, without a claim in it; nulls if there is none.
 CREATE OR REPLACE FUNCTION oarlock.enter(_name bytea, _make boolean) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
 DECLARE
     head oarlock.resource;
@@ -31,6 +51,7 @@ BEGIN
                 WHERE key >= (SELECT floor(random() * max(key))::bigint FROM oarlock.resource) ORDER BY key LIMIT 10
             ) AS few JOIN oarlock.resource AS old USING (key)
             WHERE old.used < clock_timestamp() - interval '24 hours'
+                AND (old.sole_id IS NULL OR old.sole_expires < clock_timestamp())
                 AND old.last_fence < oarlock.micros(clock_timestamp() - interval '24 hours' - 'epoch')
                 AND NOT EXISTS (
                     SELECT FROM oarlock.claim
@@ -59,6 +80,9 @@ BEGIN
     IF head.format > 1 THEN
         RAISE EXCEPTION 'this name was written by a newer version' USING ERRCODE = 'OAR01';
     END IF;
+    IF head.sole_id IS NOT NULL THEN
+        RETURN oarlock.unfold(head);
+    END IF;
     RETURN head;
 END $$;
 
@@ -70,7 +94,8 @@ BEGIN
     END IF;
     UPDATE oarlock.resource
     SET capacity = head.capacity, arrivals = head.arrivals, last_fence = head.last_fence, memo = head.memo,
-        used = greatest(head.used, _now), graves = head.graves, epitaphs = head.epitaphs, observers = '{}'
+        used = greatest(head.used, _now), graves = head.graves, epitaphs = head.epitaphs, observers = '{}',
+        queued = head.queued
     WHERE key = head.key;
 END $$;
 
@@ -157,6 +182,7 @@ BEGIN
         head := oarlock.call(head, _now);
     ELSE
         head.capacity := NULL;
+        head.queued := false;
     END IF;
     RETURN head;
 END $$;
