@@ -158,8 +158,9 @@ fn every_link_leads_to_a_file_and_a_heading() {
 fn sections(contents: &str) -> BTreeMap<PathBuf, &str> {
     let sections = contents.split("\n# ").skip(1);
     let anchor = |section: &str| anchors(&format!("# {}", section.lines().next().unwrap_or_default()));
-    let address = |section| anchor(section).into_iter().map(|anchor| format!("docs/SUMMARY.md#{anchor}")).collect();
-    sections.map(|section| (PathBuf::from(address(section) as String), section)).collect()
+    let address =
+        |section| -> String { anchor(section).into_iter().map(|anchor| format!("docs/SUMMARY.md#{anchor}")).collect() };
+    sections.map(|section| (PathBuf::from(address(section)), section)).collect()
 }
 
 /// How many clicks each page of `docs/` is away from `start`. The whole table of contents has every page, and is no way

@@ -41,7 +41,10 @@ fn fuzz_history() {
             assert!(!shown.contains(MARKUP), "markup of a history is shown as it is");
             let mut written = Vec::new();
             record.write(&mut written).expect("written to memory");
-            assert!(Record::read(&written[..]).is_ok_and(|again| again == record), "it is written and read as another one");
+            assert!(
+                Record::read(&written[..]).is_ok_and(|again| again == record),
+                "it is written and read as another one"
+            );
             let names: Vec<_> = judged.findings.iter().map(|finding| (finding.ruling, finding.name)).collect();
             Seen::text(&format!("{:?} {names:?}", judged.ruling))
         }
