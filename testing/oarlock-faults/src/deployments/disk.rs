@@ -10,7 +10,7 @@ use crate::cases::{Case, Fault};
 use crate::power;
 use crate::runs::Done;
 
-/// InnoDB writes through the kernel, so that a lie has something to lose, and repairs torn pages.
+/// `InnoDB` writes through the kernel, so that a lie has something to lose, and repairs torn pages.
 pub(super) const INNODB: Settings<'static> =
     &[("innodb-flush-log-at-trx-commit", "1"), ("innodb-doublewrite", "1"), ("innodb-flush-method", "fsync")];
 
