@@ -101,11 +101,6 @@ impl Connector {
         })
     }
 
-    /// For so long a connection may answer nothing before further requests go to another one.
-    pub(crate) fn patience(&self) -> Duration {
-        self.silence_timeout / 4
-    }
-
     /// Opens a connection. Push messages of the server go to `on_push`, and so does the end of the connection.
     pub(crate) async fn open(
         &self,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oarlock_core::driver::Watch;
 use oarlock_core::reconnect::{Ends, Reopened};
@@ -46,8 +46,6 @@ struct NodeConnection {
     notifications: Arc<Notifications>,
     /// Locked while subscriptions change.
     changing: tokio::sync::Mutex<()>,
-    /// Since when a request has waited and nothing was answered.
-    unanswered: Mutex<Option<Instant>>,
 }
 
 impl Ends for NodeConnection {
@@ -57,23 +55,6 @@ impl Ends for NodeConnection {
 }
 
 impl NodeConnection {
-    fn unanswered(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn asked(&self) {
-        self.unanswered().get_or_insert_with(Instant::now);
-    }
-
-    fn answered(&self) {
-        *self.unanswered() = None;
-    }
-
-    /// Whether it has answered nothing for so long, although a request waits.
-    fn is_silent_for(&self, patience: Duration) -> bool {
-        self.unanswered().is_some_and(|since| since.elapsed() >= patience)
-    }
-
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.notifications.end(self.source);
@@ -180,24 +161,6 @@ impl Node {
         connections.get(open).await
     }
 
-    /// The connection for requests.
-    async fn requesting(self: &Arc<Self>) -> Result<Arc<NodeConnection>> {
-        self.leave_if_silent(&self.requests);
-        self.connect(&self.requests).await
-    }
-
-    /// Leaves a connection that is silent to the requests that wait on it: the next ones do not wait until those are given
-    /// up, which takes long because a server may be slow.
-    fn leave_if_silent(&self, connections: &Reopened<NodeConnection>) {
-        eprintln!("DBG look {:?} {:?}", connections.current().map(|c| *c.unanswered()), self.connector.patience());
-        let silent = connections.current().filter(|one| one.is_silent_for(self.connector.patience()));
-        if let Some(silent) = silent {
-            eprintln!("DBG silent");
-            silent.end();
-            eprintln!("DBG ended");
-        }
-    }
-
     async fn open(&self) -> Result<NodeConnection> {
         let ended = Arc::new(AtomicBool::new(false));
         let (source, notifications, told) = (self.notifications.begin(), self.notifications.clone(), ended.clone());
@@ -214,7 +177,6 @@ impl Node {
             source,
             notifications: self.notifications.clone(),
             changing: tokio::sync::Mutex::default(),
-            unanswered: Mutex::default(),
         })
     }
 
@@ -224,20 +186,13 @@ impl Node {
             let node = self.clone();
             async move { node.open().await }
         };
-        if !sharded {
-            return self.requesting().await;
-        }
-        self.leave_if_silent(&self.subscriptions);
-        self.subscriptions.get(open).await
+        if sharded { self.subscriptions.get(open).await } else { self.connect(&self.requests).await }
     }
 
     /// Sends one command.
     pub(crate) async fn send_one(self: &Arc<Self>, command: &Cmd) -> Result<Result<Value, RedisError>> {
-        let connection = self.requesting().await?;
-        eprintln!("DBG got");
-        connection.asked();
+        let connection = self.connect(&self.requests).await?;
         let answer = connection.inner.client.clone().send_packed_command(command).await;
-        connection.answered();
         Ok(match answer {
             Ok(answer) => answer.extract_error(),
             Err(error) => {
@@ -249,7 +204,7 @@ impl Node {
 
     /// Sends commands in one pipeline: a reply for each.
     pub(crate) async fn send(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Replies> {
-        let connection = self.requesting().await?;
+        let connection = self.connect(&self.requests).await?;
         Ok(self.pipe(&self.requests, &connection, commands).await)
     }
 
@@ -264,10 +219,7 @@ impl Node {
         commands.into_iter().for_each(|command| {
             pipeline.add_command(command);
         });
-        connection.asked();
-        let answers = connection.inner.client.clone().send_packed_commands(&pipeline, 0, count).await;
-        connection.answered();
-        match answers {
+        match connection.inner.client.clone().send_packed_commands(&pipeline, 0, count).await {
             Ok(answers) => answers.into_iter().map(Value::extract_error).collect(),
             Err(error) => {
                 connections.discard(connection);
@@ -390,9 +342,7 @@ impl Node {
             return Ok(());
         }
         // One channel for each command, because each command gets one reply.
-        connection.asked();
         let answers = connection.inner.client.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await;
-        connection.answered();
         let answered: Result<Vec<_>, _> =
             answers.and_then(|answers| answers.into_iter().map(Value::extract_error).collect());
         let error = match answered {

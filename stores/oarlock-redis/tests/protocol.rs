@@ -183,32 +183,6 @@ async fn a_silent_connection_is_replaced() {
     assert_eq!(proxy.seen().accepted, 2, "the silent one, and one more");
 }
 
-/// One request is given up only after long, because a server may be slow. The next ones do not wait for that: on several
-/// nodes they would wait for each in turn.
-#[tokio::test]
-async fn requests_after_a_silence_do_not_wait_for_the_one_in_it() {
-    let context = context!();
-    let silence = Duration::from_secs(12);
-    let (store, proxy) = context.through_proxy(silence).await;
-    let store = Arc::new(store);
-    let mut mailbox = store.watch(&Interest::Mailbox).await.unwrap();
-    let dropped = proxy.drop_next_reply(Then::Silence);
-    let first = tokio::spawn({
-        let store = store.clone();
-        async move { store.attempt(&claim(1)).await }
-    });
-    assert!(dropped.wait().await.is_some());
-    tokio::time::sleep(silence / 4).await;
-    let answered = tokio::time::timeout(silence / 4, store.attempt(&claim(1))).await;
-    assert!(matches!(answered, Ok(Ok(Attempt::Granted(_)))), "{answered:?}");
-    assert!(!first.is_finished(), "the first one may still be answered");
-    assert_eq!(mailbox.changed().await, None, "a watch on the silent connection ends, and can be armed again");
-    assert_eq!(proxy.seen().accepted, 2, "the silent one, and one more");
-    first.await.unwrap().unwrap_err();
-    assert!(fence(&store, &claim(1)).await.is_some());
-    assert_eq!(proxy.seen().accepted, 2, "the end of the first request does not end the other connection");
-}
-
 #[tokio::test]
 async fn a_connection_that_ended_while_idle_costs_no_request() {
     let mut context = context!();
