@@ -89,10 +89,10 @@ impl Part {
     pub(crate) fn purpose(self) -> &'static str {
         match self {
             Self::Format => "the code is formatted",
-            Self::Clippy => "no warning from the compiler or the linter",
+            Self::Clippy => "no warning from the compiler or the linter; with --all, or when named",
             Self::Features => "without features: no client of a store, no TLS",
             Self::Tests => "every test of every crate",
-            Self::Docs => "the documentation builds without a warning",
+            Self::Docs => "the documentation builds without a warning; with --all, or when named",
             Self::Readme => "the first commands of README.md do what it says",
             Self::Examples => "the examples that check themselves end well",
             Self::Interop => "locks are shared with the libraries of other languages",
@@ -116,7 +116,9 @@ impl Part {
 
     /// Whether it runs only with `--all`, or when `--only` names it.
     pub(crate) fn is_long(self) -> bool {
-        matches!(self, Self::Versions | Self::Python | Self::SqlClients | Self::Audit | Self::Package | Self::Dist)
+        let is_usual =
+            matches!(self, Self::Format | Self::Readme | Self::Features | Self::Tests | Self::Interop | Self::Examples);
+        !is_usual
     }
 
     /// Whether it needs Debian packages.
@@ -129,20 +131,13 @@ impl Part {
         matches!(self, Self::Python | Self::SqlClients | Self::Dist)
     }
 
-    /// The command of a part that runs beside the tests: it mostly waits, or gives way to them.
+    /// The command of a part that runs beside the tests: it mostly waits.
     /// `built` is the program for other languages that was built with the tests.
-    pub(crate) fn beside_tests(self, workspace: &Workspace, long: bool, built: Option<&Path>) -> Option<Command> {
+    pub(crate) fn beside_tests(self, long: bool, built: Option<&Path>) -> Option<Command> {
         match self {
-            Self::Clippy => Some(nice(&clippy(workspace))),
-            Self::Docs => Some(nice(&docs(workspace))),
             Self::Interop => interop::command(built?, long),
             _ => None,
         }
-    }
-
-    /// Whether it runs at the lowest priority beside the tests. It needs no permit then.
-    pub(crate) fn gives_way(self) -> bool {
-        matches!(self, Self::Clippy | Self::Docs)
     }
 
     /// Runs it, with its output passed through.

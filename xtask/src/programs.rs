@@ -1,6 +1,5 @@
 //! The part `tests`: builds every test program once, and runs several of them at a time. The longest ones are built
-//! first, and run while the others are built. Other parts that mostly wait, or that may take whatever processor time is
-//! left, run beside them.
+//! first, and run while the others are built. Other parts that mostly wait run beside them.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -96,16 +95,12 @@ pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result
         let is_new = |program: &Program| !started.contains(program.command.get_program());
         let interop = messages.lines().find_map(built_interop);
         queue.add(tests_of(&messages)?.into_iter().filter(is_new));
-        queue.add(others.iter().filter(|part| !part.gives_way()).filter_map(|part| {
-            let command = part.beside_tests(workspace, long, interop.as_deref())?;
+        queue.add(others.iter().filter_map(|part| {
+            let command = part.beside_tests(long, interop.as_deref())?;
             Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
         }));
         Ok(())
     };
-    let giving_way = others.iter().filter(|part| part.gives_way()).filter_map(|part| {
-        let command = part.beside_tests(workspace, long, None)?;
-        Some(Program { command, name: part.name().to_owned(), part: Some(*part) })
-    });
     let results = Results { long, scratch: Scratch::new(), ..Results::default() };
     if let Some(folder) = results.scratch.path() {
         println!("temporary files of the tests: in memory, below {}", folder.display());
@@ -124,7 +119,6 @@ pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result
             let built = std::panic::catch_unwind(std::panic::AssertUnwindSafe(build_the_rest));
             queue.close();
             results.add(built.unwrap_or_else(|_| Err(Failure::new("the build of the tests ended in a panic"))));
-            giving_way.for_each(|program| results.run(program));
             results.add(stream(&mut doc_tests));
         }));
         for ended in running.into_iter().map(std::thread::ScopedJoinHandle::join) {
