@@ -357,8 +357,8 @@ impl Record {
             let why = "its end is missing: the run was stopped, or the file was cut off".to_owned();
             return Err(Unreadable { line: 0, why });
         }
-        // Reports of a worker that was stopped come late.
-        events.sort_by_key(|event| event.at);
+        // Reports of a worker that was stopped come late. The end stays the last one, whatever a file says of its time.
+        events.sort_by_key(|event| (event.what == What::Done, event.at));
         Ok(Self { header, events })
     }
 
