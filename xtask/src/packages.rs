@@ -70,6 +70,13 @@ pub(crate) const PACKAGES: &[Package] = &[
         service: None,
     },
     Package {
+        name: "e2fsprogs",
+        purpose: "mkfs.ext4(8), for a disk whose power is cut",
+        proof: "mkfs.ext4",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "strace",
         purpose: "strace(1), which makes the disk of a server slow",
         proof: "strace",

@@ -71,7 +71,11 @@ impl Proxy {
         let port = Port::reserve()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = Arc::new(Shared::new(runtime.handle().clone(), target));
-        shared.listen(port.addr())?;
+        if let Err(error) = shared.listen(port.addr()) {
+            // A caller may be asynchronous, and must not wait for the end of a runtime.
+            runtime.shutdown_background();
+            return Err(error);
+        }
         let (quit, quitting) = oneshot::channel();
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("proxy".to_owned()).spawn(move || {

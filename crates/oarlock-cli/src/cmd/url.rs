@@ -58,7 +58,7 @@ pub(crate) fn main(args: &UrlArgs) -> Result<Exit, Failure> {
 /// What a store promises about its own data.
 fn consistency(explained: &Explanation) -> &'static str {
     match explained.driver.as_str() {
-        "etcd" | "zk" => "consensus: a majority agrees before a write is acknowledged",
+        "etcd" | "zookeeper" => "consensus: a majority agrees before a write is acknowledged",
         "redlock" => "timing: safe while clocks and delays stay within bounds",
         "redis" => "one server; best effort with replicas, eviction or without persistence (min_replicas: timing)",
         "postgres" | "mysql" => "one durable server; a failover without synchronous replicas may forget grants",

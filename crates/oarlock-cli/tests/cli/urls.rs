@@ -55,6 +55,27 @@ fn explain_warns_of_one_server_where_several_could_be_asked() {
 }
 
 #[test]
+fn explain_names_the_consistency_of_each_store() {
+    let context = TestContext::new();
+    for (url, consistency) in [
+        ("etcd://h1", "consensus"),
+        ("zk://h1/team", "consensus"),
+        ("redlock://h1,h2,h3", "timing"),
+        ("redis://h1", "one server"),
+        ("redis+cluster://h1", "one server"),
+        ("postgres://h1/db", "one durable server"),
+        ("mysql://h1/db", "one durable server"),
+        ("mariadb://h1/db", "one durable server"),
+        ("local:", "one machine"),
+    ] {
+        let done = context.run(&["url", "explain", url]);
+        let row = done.out.lines().find(|line| line.starts_with("consistency")).unwrap_or_else(|| panic!("{done:?}"));
+        let told = row.trim_start_matches("consistency").trim_start();
+        assert!(told.starts_with(consistency), "{url}: {told}");
+    }
+}
+
+#[test]
 fn explain_warns_of_several_databases_of_which_two_could_take_writes() {
     let context = TestContext::new();
     for (hosts, warned) in [("h1", false), ("h1,h2:7", true)] {

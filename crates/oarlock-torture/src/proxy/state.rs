@@ -12,6 +12,9 @@ use tokio::sync::{oneshot, watch};
 
 use super::{Direction, Held, Then};
 
+/// How long the copy of a closed listener in a process that is being started is waited for.
+const COPIES_END_WITHIN: Duration = Duration::from_secs(2);
+
 /// Something for each direction.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Both<T> {
@@ -227,15 +230,28 @@ impl Shared {
     pub(super) fn listen(&self, addr: SocketAddr) -> io::Result<()> {
         let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         if listener.is_none() {
-            let _runtime = self.runtime.enter();
-            let socket = TcpSocket::new_v4()?;
-            socket.set_reuseaddr(true)?;
-            socket.bind(addr)?;
-            *listener = Some(socket.listen(1024)?);
+            *listener = Some(self.bind(addr)?);
         }
         drop(listener);
         self.changed.send_replace(());
         Ok(())
+    }
+
+    /// A process that is started just now has a copy of every socket until it runs its program, a listener that was
+    /// closed since included. So an address may be in use for a moment longer.
+    fn bind(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        let _runtime = self.runtime.enter();
+        let end = Instant::now() + COPIES_END_WITHIN;
+        loop {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_reuseaddr(true)?;
+            match socket.bind(addr).and_then(|()| socket.listen(1024)) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Publishes what waits inside.
