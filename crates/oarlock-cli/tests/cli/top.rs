@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use oarlock_testbed::{Redis, plain};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -59,6 +60,10 @@ impl Screen {
     fn resize(&self, columns: u16, rows: u16) {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.master, size).unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     fn line(&self, row: usize) -> String {
@@ -227,6 +232,29 @@ fn ten_thousand_locks_on_a_terminal() {
     assert_eq!(screen.end(), 0);
 }
 
+/// A stopped process finds both when it goes on.
+#[test]
+fn a_key_that_comes_with_a_new_size_is_obeyed() {
+    let context = TestContext::new();
+    let _holder = context.hold(&["deploy/prod"]);
+    let mut screen = Screen::start(top(&context.url()), (80, 24));
+    screen.until("the lock", |screen| screen.line(2).starts_with("deploy/prod"));
+    for round in 0..10 {
+        screen.signal(Signal::STOP);
+        let rows = 30 + round % 2;
+        screen.resize(100, rows);
+        screen.press("?");
+        screen.signal(Signal::CONT);
+        screen.until("the help", |screen| {
+            screen.lines.iter().any(|line| line.iter().collect::<String>().contains("reverse the order"))
+        });
+        screen.press("q");
+        screen.until("the list", |screen| screen.line(2).starts_with("deploy/prod"));
+    }
+    screen.press("q");
+    assert_eq!(screen.end(), 0);
+}
+
 #[test]
 fn a_signal_gives_the_terminal_back_and_no_color_is_obeyed() {
     let context = TestContext::new();
@@ -239,8 +267,7 @@ fn a_signal_gives_the_terminal_back_and_no_color_is_obeyed() {
     screen.until("the open lock", |screen| screen.line(2).contains("holds  "));
     screen.until("its head", |screen| screen.line(1).starts_with("deploy/prod: 1 hold, 0 wait"));
     assert_eq!(screen.colours, 0, "it has colours");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&screen.child), rustix::process::Signal::TERM)
-        .unwrap();
+    screen.signal(Signal::TERM);
     assert_eq!(screen.end(), 143);
 }
 
