@@ -130,19 +130,23 @@ impl Rival for Token {
         )
     }
 
-    /// The token goes round once more, and stays with the first contender that has left and passed it on.
+    /// The token goes round once more, and stays with the first contender that has left and passed it on. One that has
+    /// waited for it in vain passes it on in the background: another contender may be slow, and others wait behind it.
     fn leave(self: Arc<Self>) -> BoxFuture<Result<()>> {
         Box::pin(async move {
             // A contender that never took is no member, and is not missed.
             if lock(&self.member).is_none() {
                 return Ok(());
             }
-            match tokio::time::timeout(LEAVE_TIMEOUT, self.receive()).await {
-                Ok(received) => received.map_err(failed)?,
-                // The others have ended.
-                Err(_) => return Ok(()),
+            let passed_on = tokio::spawn(async move {
+                self.receive().await.map_err(failed)?;
+                self.give().await
+            });
+            match tokio::time::timeout(LEAVE_TIMEOUT, passed_on).await {
+                Ok(passed_on) => passed_on.unwrap_or(Ok(())),
+                // The others have ended, or are slow.
+                Err(_) => Ok(()),
             }
-            self.give().await
         })
     }
 }
@@ -169,6 +173,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The one between them is slow, and holds the token.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn a_contender_that_has_left_still_passes_the_token_on() {
+        let folder = std::env::temp_dir().join(format!("oarlock-ring-{:x}", fastrand::u64(..)));
+        let mut ring: Vec<_> = (0..3).map(|_| Arc::new(Token::new(folder.clone()).unwrap())).collect();
+        let first = ring[0].clone();
+        for one in &ring {
+            one.member().unwrap();
+        }
+        ring.sort_by_key(|one| one.member().unwrap().0.path.clone());
+        // It was laid for the first one that joined, which holds it now.
+        let at = ring.iter().position(|one| Arc::ptr_eq(one, &first)).unwrap();
+        let (leaves, waits) = (ring[(at + 1) % 3].clone(), ring[(at + 2) % 3].clone());
+        leaves.leave().await.unwrap();
+        let waiting = tokio::spawn(waits.take());
+        // What it reads before it gives: that others have joined.
+        first.member().unwrap().0.look().unwrap();
+        first.give().await.unwrap();
+        waiting.await.unwrap().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     /// All leave when the turn is over, and none of them waits in vain.
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
