@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_fuzz::{Seen, fuzz};
+use oarlock_fuzz::{Seen, fuzz_at_least};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::config::Config;
@@ -15,6 +15,9 @@ use crate::state::State;
 /// No answer to a request in the corpus is longer, and none takes longer: time does not pass while anything runs.
 const MOST_BYTES: u64 = 256 * 1024;
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A request takes some 20 ms in a debug build.
+const LEAST_REQUESTS: u64 = 300;
 
 fn state(folder: &Path) -> State {
     let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).expect("a client");
@@ -88,7 +91,7 @@ fn fuzz_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("one");
     let state = runtime.block_on(async { Arc::new(state(folder.path())) });
-    fuzz("request", &corpus, &[], &words, |input| {
+    fuzz_at_least(LEAST_REQUESTS, "request", &corpus, &[], &words, |input| {
         let answer = runtime.block_on(answer(&state, input));
         let status = status(&answer);
         assert!(status < 500 || status == 503, "{}", String::from_utf8_lossy(&answer));

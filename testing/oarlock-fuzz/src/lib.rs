@@ -24,7 +24,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// The most bytes of an input.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// So many inputs are read however busy the machine is.
+/// So many inputs are read however busy the machine is, by a reader that takes microseconds.
 const LEAST_INPUTS: u64 = 20_000;
 
 /// The most inputs that are kept.
@@ -78,6 +78,21 @@ pub struct Report {
 /// # Panics
 /// With the input, when `read` panics; when there is no corpus at all, because that tests nothing.
 pub fn fuzz(name: &str, corpus: &Path, more: &[Vec<u8>], words: &[&str], read: impl Fn(&[u8]) -> Seen) -> Report {
+    fuzz_at_least(LEAST_INPUTS, name, corpus, more, words, read)
+}
+
+/// [`fuzz`] for a reader that takes milliseconds: it reads at least so many inputs.
+///
+/// # Panics
+/// As [`fuzz`].
+pub fn fuzz_at_least(
+    least: u64,
+    name: &str,
+    corpus: &Path,
+    more: &[Vec<u8>],
+    words: &[&str],
+    read: impl Fn(&[u8]) -> Seen,
+) -> Report {
     let mut kept = files(corpus);
     kept.extend_from_slice(more);
     assert!(!kept.is_empty(), "{name}: no corpus in {}", corpus.display());
@@ -94,7 +109,7 @@ pub fn fuzz(name: &str, corpus: &Path, more: &[Vec<u8>], words: &[&str], read: i
     let mut seen: HashSet<u64> = kept.iter().map(|input| run(input).0).collect();
     let mut rng = fastrand::Rng::with_seed(seed());
     let (started, budget, mut inputs) = (Instant::now(), budget(), kept.len() as u64);
-    while inputs < LEAST_INPUTS || inputs % 64 != 0 || started.elapsed() < budget {
+    while inputs < least || inputs % 64 != 0 || started.elapsed() < budget {
         let mut input = kept[rng.usize(..kept.len())].clone();
         let other = rng.usize(..kept.len());
         mutate::change(&mut input, &kept[other], words, &mut rng);
