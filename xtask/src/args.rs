@@ -21,6 +21,8 @@ pub(crate) enum Invocation {
     Mutants(Vec<String>),
     /// Measure locks on every store, with these flags of `oarlock bench`.
     Bench(Vec<String>),
+    /// Measure the goals of speed, so many rounds of each.
+    Goals(Vec<String>),
     /// Break every store and its servers, with these flags.
     Faults(Vec<String>),
     /// Measure locks beside those of other libraries.
@@ -111,6 +113,9 @@ fn alone(name: &str, command: Invocation, mut args: impl Iterator<Item = String>
 
 fn parse_bench(args: impl Iterator<Item = String>) -> Result<Invocation, String> {
     let mut args = args.peekable();
+    if args.next_if(|arg| arg == "--goals").is_some() {
+        return parse_goals(args);
+    }
     if args.next_if(|arg| arg == "--peers").is_none() {
         return Ok(Invocation::Bench(args.collect()));
     }
@@ -123,6 +128,16 @@ fn parse_bench(args: impl Iterator<Item = String>) -> Result<Invocation, String>
         }
     }
     Ok(Invocation::Peers(options))
+}
+
+fn parse_goals(args: impl Iterator<Item = String>) -> Result<Invocation, String> {
+    let args: Vec<_> = args.collect();
+    match args.as_slice() {
+        [] => Ok(Invocation::Goals(args)),
+        [rounds] if rounds.parse().is_ok_and(|rounds: usize| rounds > 0) => Ok(Invocation::Goals(args)),
+        [help] if help == "-h" || help == "--help" => Ok(Invocation::Help),
+        _ => Err("bench --goals takes a number of rounds, or nothing".to_owned()),
+    }
 }
 
 fn parse_test(mut args: impl Iterator<Item = String>) -> Result<Invocation, String> {
@@ -185,6 +200,7 @@ cargo xtask interop [--all] [--only CLIENT]…
 cargo xtask faults [FLAG]…                break every store and its servers, write docs/reliability.md
     --help         its flags: --resume, --only STORE, --runs N, --seconds S, --jobs J
 cargo xtask bench [FLAG]…                 measure locks on every store; flags of `oarlock bench`
+cargo xtask bench --goals [ROUNDS]        measure the goals of speed on every store, and print their table
 cargo xtask bench --peers [--only NAME]…  measure locks beside those of other libraries, write docs/benchmarks.md
     --only NAME    this store or library only, and write nothing; may be repeated
 cargo xtask package                       pack every published crate, and compile what was packed
@@ -263,6 +279,9 @@ mod tests {
         let options = InteropOptions { speed: true, only, ..InteropOptions::default() };
         assert_eq!(parsed("bench --peers --only redis"), Ok(Invocation::Peers(options)));
         assert!(parsed("bench --peers --fair").is_err());
+        assert_eq!(parsed("bench --goals 3"), Ok(Invocation::Goals(vec!["3".to_owned()])));
+        assert!(parsed("bench --goals 0").is_err());
+        assert!(parsed("bench --goals --fair").is_err());
     }
 
     #[test]

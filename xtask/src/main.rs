@@ -61,7 +61,8 @@ fn run(invocation: &Invocation) -> Result<(), Failure> {
             print!("{}", args::help());
             Ok(())
         }
-        Invocation::Bench(flags) => bench::run(&Workspace::find()?, flags),
+        Invocation::Bench(flags) => bench::run(&Workspace::find()?, "stores", flags),
+        Invocation::Goals(rounds) => bench::run(&Workspace::find()?, "goals", rounds),
         Invocation::Faults(flags) => faults::run(&Workspace::find()?, flags),
         Invocation::Interop(options) => interop::run(&Workspace::find()?, options),
         Invocation::Peers(options) => {
