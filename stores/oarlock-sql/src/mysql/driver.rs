@@ -292,9 +292,12 @@ impl MySql {
         let row = first(&rows)?;
         let outcome = release::released(row)?;
         self.tell(row)?;
-        let null = || STORE.unexpected("column others of a reply is NULL");
-        let others = row.boolean("others")?.ok_or_else(null)?;
-        self.pool.short.note(resource, is_plain && outcome == Released::Released && !others);
+        let told = |column: &str| {
+            let null = || STORE.unexpected(format!("column {column} of a reply is NULL"));
+            row.boolean(column)?.ok_or_else(null)
+        };
+        let others = told("others")?;
+        self.pool.short.note(resource, outcome == Released::Released && !others && !told("memo")?);
         if outcome != Released::Asked {
             self.pool.wake(id, others);
         }

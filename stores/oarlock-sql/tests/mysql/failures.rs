@@ -548,7 +548,7 @@ async fn one_name_that_is_not_to_be_had_spoils_no_other_renewal(on: Flavour) {
         grant(&store, claim).await.unwrap();
     }
     let mut other = locker(&server, "b").await;
-    root.query_drop("UPDATE oarlock_resource SET format = 2 WHERE name = 'c'").await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET format = 3 WHERE name = 'c'").await.unwrap();
     let mut answers = store.renew(&batch).await.into_iter();
     let mut next = || answers.next().unwrap();
     assert!(matches!(next(), Ok(Renewed::Alive { .. })));
