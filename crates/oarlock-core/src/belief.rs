@@ -148,8 +148,8 @@ pub(crate) struct BeliefCell {
     /// Nanoseconds on `clock`; only written under `bound`.
     deadline: AtomicU64,
     suspect: AtomicBool,
-    /// The session that the grant ends with.
-    ends_with: Option<SessionEnd>,
+    /// The session that the grant ends with. A later grant of the same hold may name the first one.
+    ends_with: OnceLock<SessionEnd>,
     /// Its holder released it: belief has ended, and nothing was lost. Only written under `bound`.
     released: AtomicBool,
     reason: OnceLock<LossReason>,
@@ -179,7 +179,7 @@ impl BeliefCell {
             clock,
             deadline: AtomicU64::new(end_of(from, ttl).min(bound.at).as_nanos()),
             suspect: AtomicBool::new(false),
-            ends_with: None,
+            ends_with: OnceLock::new(),
             released: AtomicBool::new(false),
             reason: OnceLock::new(),
             over: OnceLock::new(),
@@ -191,16 +191,25 @@ impl BeliefCell {
 
     /// The same belief, which also ends with this session.
     pub(crate) fn ending_with(self, session: Option<SessionEnd>) -> Self {
-        Self { ends_with: session, ..self }
+        Self { ends_with: session.map(OnceLock::from).unwrap_or_default(), ..self }
+    }
+
+    /// The hold was granted again, and ends with this session from now on. False if it ended with another one before:
+    /// belief cannot follow both.
+    pub(crate) fn tie(&self, session: &SessionEnd) -> bool {
+        let is_ours = self.ends_with.get_or_init(|| session.clone()) == session;
+        // Those that wait for the end of belief wait for that of the session, too.
+        self.shortened.notify_waiters();
+        is_ours
     }
 
     /// The session that it ends with.
     pub(crate) fn ends_with(&self) -> Option<&SessionEnd> {
-        self.ends_with.as_ref()
+        self.ends_with.get()
     }
 
     fn is_session_over(&self) -> bool {
-        self.ends_with.as_ref().is_some_and(SessionEnd::has_ended)
+        self.ends_with().is_some_and(SessionEnd::has_ended)
     }
 
     /// Whether belief has ended, or must end now.
@@ -455,7 +464,7 @@ impl BeliefCell {
                 return;
             }
             let session = async {
-                match &self.ends_with {
+                match self.ends_with() {
                     Some(session) => session.ended().await,
                     None => std::future::pending().await,
                 }

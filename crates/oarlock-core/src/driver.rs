@@ -318,7 +318,8 @@ pub trait Driver: Send + Sync + 'static {
     /// Returns the state of resources.
     fn inspect(&self, query: &Query) -> impl Future<Output = Result<Page>> + Send;
 
-    /// Closes connections and sessions. Where claims live as long as their session, those still held are released.
+    /// Closes connections and sessions. Where claims live as long as their session, those still held are released. The
+    /// end of a session that grants name ([`Grant::ends_with`]) is told first, before anything is sent or closed.
     fn close(&self) -> impl Future<Output = Result<()>> + Send;
 }
 

@@ -338,7 +338,11 @@ impl Guard {
             match answer {
                 Ok(Attempt::Granted(grant)) if grant.fence == self.fence() => {
                     let from = grant.lease.from.map_or(sent, |from| from.min(self.core.clock.now()));
-                    if !self.held.belief_cell().extend(from, grant.lease.ttl) {
+                    let belief = self.held.belief_cell();
+                    if !grant.ends_with.as_ref().is_none_or(|session| belief.tie(session)) {
+                        belief.end(LossReason::Session);
+                    }
+                    if !belief.extend(from, grant.lease.ttl) {
                         let reason = self.held.loss().unwrap_or(LossReason::Expired);
                         return Err(Error::lost(reason).about(&lighter.resource));
                     }

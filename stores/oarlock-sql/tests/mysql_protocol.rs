@@ -19,5 +19,7 @@ mod short;
 mod tls;
 #[path = "mysql/unpolled.rs"]
 mod unpolled;
+#[path = "mysql/upgrade.rs"]
+mod upgrade;
 #[path = "mysql/wake.rs"]
 mod wake;

@@ -20,3 +20,5 @@ mod tls;
 mod turns;
 #[path = "postgres/unpolled.rs"]
 mod unpolled;
+#[path = "postgres/upgrade.rs"]
+mod upgrade;

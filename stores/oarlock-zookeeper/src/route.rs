@@ -147,7 +147,10 @@ impl Route {
     /// Ends the session, and waits until the server has confirmed it or the connection has ended. A request that is
     /// under way and not polled keeps the session: after a while its connection is ended, and the session expires.
     pub(crate) async fn close(&self) {
-        let Some(session) = self.sessions.close() else { return };
+        let session = self.sessions.close();
+        // Before the ensemble hears of it, and also while the session has no connection.
+        last(&self.last).life.finish();
+        let Some(session) = session else { return };
         let (end, stop) = (session.connection.end(), session.connection.stop());
         let limit = patience(session.client.session_timeout());
         // The client closes its session when the last handle to it is gone.

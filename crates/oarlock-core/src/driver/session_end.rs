@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 ///
 /// A driver whose claims end with a session makes one for each session, and adds it to each grant that ends with it
 /// ([`Grant::ends_with`](super::Grant::ends_with)). It calls [`end`](Self::end) as soon as other clients may see that
-/// the session is over, and before it opens another one. From then on no holder believes in such a grant. No request and
-/// no [`Watch`](super::Watch) is needed for that: the store may be unreachable.
+/// the session is over, before it opens another one, and before it closes its connections. From then on no holder
+/// believes in such a grant. No request and no [`Watch`](super::Watch) is needed for that: the store may be unreachable.
 #[derive(Clone, Debug, Default)]
 pub struct SessionEnd(Arc<CancellationToken>);
 

@@ -170,10 +170,16 @@ impl Watchdog {
         }
     }
 
-    /// Uses `claim` from now on, for one that changed its weight.
+    /// Uses `claim` from now on, for one that changed its weight, and the session that its new grant ends with.
     pub(crate) fn replace(&self, claim: Arc<Claim>) {
-        if let Some(entry) = self.0.lock().by_id.get_mut(&claim.id) {
+        let session = {
+            let mut entries = self.0.lock();
+            let Some(entry) = entries.by_id.get_mut(&claim.id) else { return };
             entry.claim = claim;
+            entry.role.belief().and_then(|belief| belief.ends_with().cloned())
+        };
+        if let Some(session) = session {
+            self.0.await_end_of(session);
         }
     }
 

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use oarlock_core::{Lifetime, LossReason};
+use oarlock_core::driver::SessionEnd;
+use oarlock_core::{ErrorKind, Lifetime, LossReason};
 
 use super::spy::{SECOND, World, world, world_with};
 
@@ -68,4 +69,33 @@ async fn a_grant_of_a_session_that_has_ended_is_not_believed_in() {
     let guard = world.spied.mutex("a").lock().await.unwrap();
     assert!(guard.is_held());
     assert_eq!(world.hooks.attempts.load(SeqCst), 2, "the first grant was worth nothing");
+}
+
+/// As on a store that can show the end of a session only since a while ago.
+#[tokio::test(start_paused = true)]
+async fn a_reader_ends_with_the_session_of_its_downgrade() {
+    let world = world();
+    *world.hooks.ends_with.lock().unwrap() = Some(None);
+    let writer = world.spied.rwlock("a").write().await.unwrap();
+    let held = writer.held();
+    let lost = tokio::spawn(async move { held.lost().await });
+    tokio::task::yield_now().await;
+    *world.hooks.ends_with.lock().unwrap() = None;
+    let reader = writer.downgrade().await.unwrap();
+    let (token, now) = (reader.token(), tokio::time::Instant::now());
+    reset(&world);
+    assert!(!reader.is_held(), "it believes in what has ended with its session");
+    token.cancelled().await;
+    assert_eq!((lost.await.unwrap(), now.elapsed()), (LossReason::Session, std::time::Duration::ZERO));
+}
+
+/// The first one may end, or have ended, without a word about the second.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_granted_in_another_session_is_lost() {
+    let world = world();
+    let writer = world.spied.rwlock("a").write().await.unwrap();
+    let held = writer.held();
+    *world.hooks.ends_with.lock().unwrap() = Some(Some(SessionEnd::new()));
+    assert_eq!(writer.downgrade().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(held.loss(), Some(LossReason::Session));
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oarlock_core::clock::TokioClock;
-use oarlock_core::driver::{Attempt, Driver, End, Hint, HintSender, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{
+    Attempt, Driver, End, Hint, HintSender, Info, Interest, Release, Renewal, Renewed, SessionEnd, Watch,
+};
 use oarlock_core::memory::Kit;
 use oarlock_core::state::{Ending, Page, Query, ResourceState};
 use oarlock_core::{Claim, ClaimId, DynDriver, Error, Locks, LocksBuilder, Memory, ResourceName, Result};
@@ -45,6 +47,8 @@ pub(crate) struct Hooks {
     pub(crate) kit: Mutex<Option<Kit>>,
     /// The session ends while the answer to the next attempt is on its way.
     pub(crate) end_session_after_grant: AtomicBool,
+    /// The session that grants name instead of theirs, or that they name none.
+    pub(crate) ends_with: Mutex<Option<Option<SessionEnd>>>,
 }
 
 impl Hooks {
@@ -87,7 +91,10 @@ impl Driver for Spy {
         if let Some(error) = self.1.refusals.lock().unwrap().pop() {
             return Err(error);
         }
-        let answer = Driver::attempt(&self.0, claim).await;
+        let mut answer = Driver::attempt(&self.0, claim).await;
+        if let (Ok(Attempt::Granted(grant)), Some(session)) = (&mut answer, &*self.1.ends_with.lock().unwrap()) {
+            grant.ends_with = session.clone();
+        }
         if self.1.end_session_after_grant.swap(false, SeqCst) {
             self.0.kit().end_session();
         }

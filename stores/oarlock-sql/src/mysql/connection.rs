@@ -43,6 +43,10 @@ const SETTINGS: &str = "SET SESSION wait_timeout = 31536000, innodb_lock_wait_ti
 /// Renewals have less time than that.
 const HASTE: &str = "SET SESSION innodb_lock_wait_timeout = 1";
 
+/// A connection is read only while a request is under way. A short one, because a server may not notice during it that
+/// the client is gone.
+const MOMENT: &str = "DO SLEEP(0.1)";
+
 /// What is open.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -238,9 +242,6 @@ impl Pool {
             }
         }
         self.give_back(pool, connection);
-        if self.wakes.is_due(number) {
-            self.release_soon(number);
-        }
         Ok(answer)
     }
 
@@ -266,11 +267,15 @@ impl Pool {
         Ok(())
     }
 
-    fn give_back(&self, pool: &RequestPool, connection: Connection) {
+    /// A connection is not used any more. What it owed meanwhile is released now.
+    fn give_back(self: &Arc<Self>, pool: &RequestPool, connection: Connection) {
+        let number = connection.keyring.number;
         pool.put(connection);
         if self.check().is_err() {
             // Closed meanwhile: `close` did not see this connection.
             pool.idle().clear();
+        } else if self.wakes.is_due(number) {
+            self.release_soon(number);
         }
     }
 
@@ -298,25 +303,22 @@ impl Pool {
         self.wakes.is_whole(id)
     }
 
-    /// Lets an idle connection release the wake-up locks that it owes. One that is not idle comes here after its
-    /// request.
+    /// Lets an idle connection release the wake-up locks that it owes. One that is not idle comes here when it is given
+    /// back.
     fn release_soon(self: &Arc<Self>, number: u64) {
         let pool = self.clone();
         self.runtime.spawn(async move {
             let Ok(_permit) = pool.requests.permits.acquire().await else { return };
-            // Once more after each: a claim may have left while the connection released the lock of another.
-            while pool.wakes.is_due(number) {
-                let Some(mut connection) = pool.requests.take_this(number) else { return };
-                let owed = pool.wakes.take_owed(number);
-                if !owed.is_empty() {
-                    let release = connection.conn.query_drop(release_of(&owed));
-                    // If it fails, the locks end with the connection.
-                    if !matches!(tokio::time::timeout(pool.config.connect_timeout, release).await, Ok(Ok(()))) {
-                        return;
-                    }
+            let Some(mut connection) = pool.requests.take_this(number) else { return };
+            let owed = pool.wakes.take_owed(number);
+            if !owed.is_empty() {
+                let release = connection.conn.query_drop(release_of(&owed));
+                // If it fails, the locks end with the connection.
+                if !matches!(tokio::time::timeout(pool.config.connect_timeout, release).await, Ok(Ok(()))) {
+                    return;
                 }
-                pool.give_back(&pool.requests, connection);
             }
+            pool.give_back(&pool.requests, connection);
         });
     }
 
@@ -342,6 +344,12 @@ impl Pool {
         pong.is_ok_and(|pong| pong.is_ok())
     }
 
+    /// Reads this connection for a moment: its end is noticed at once.
+    pub(super) async fn read_for_a_moment(&self, conn: &mut Conn) -> Result<()> {
+        let answer = tokio::time::timeout(self.config.connect_timeout, conn.query_drop(MOMENT)).await;
+        answer.map_err(|_| STORE.silent())?.map_err(failed)
+    }
+
     /// One of the idle connections of a session that was there all the time, and whether it is for requests.
     pub(super) async fn settled_connection(&self, session: &Arc<Session>) -> Option<(Connection, bool)> {
         for (pool, for_requests) in [(&self.renewals, false), (&self.requests, true)] {
@@ -356,7 +364,7 @@ impl Pool {
     }
 
     /// Gives a connection back, for requests.
-    pub(super) fn put_back(&self, connection: Connection) {
+    pub(super) fn put_back(self: &Arc<Self>, connection: Connection) {
         self.give_back(&self.requests, connection);
     }
 
@@ -431,15 +439,20 @@ impl Pool {
 
     /// Ends the session at once, also while a request is under way.
     pub(crate) fn abandon(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.hub.end();
-        self.listener.end();
-        if let Some(session) = self.session.close() {
-            session.stop_reading();
-        }
+        self.shut();
         for pool in [&self.requests, &self.renewals] {
             pool.idle().clear();
         }
+    }
+
+    /// No request begins any more. Belief in what ends with the session is over before its connections are.
+    fn shut(&self) {
+        self.closed.store(true, Ordering::Release);
+        if let Some(session) = self.session.close() {
+            session.end();
+        }
+        self.hub.end();
+        self.listener.end();
     }
 
     /// A name as it is stored.
@@ -457,12 +470,7 @@ impl Pool {
     }
 
     pub(crate) async fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.hub.end();
-        self.listener.end();
-        if let Some(session) = self.session.close() {
-            session.stop_reading();
-        }
+        self.shut();
         let idle: Vec<_> =
             [&self.requests, &self.renewals].into_iter().flat_map(|pool| pool.idle().split_off(0)).collect();
         for (at, mut connection) in idle.into_iter().enumerate() {
@@ -548,6 +556,11 @@ async fn open(config: &Config, session: &Arc<Session>, wakes: &Arc<WakeLocks>) -
     let mut conn = dial_for(config, session).await?;
     schema::prepare(&mut conn).await?;
     let (is_alone, flavour) = probe(&mut conn).await?;
+    if !is_alone && session.has_begun() {
+        // Claims end with it that no connection could stand for any more.
+        session.leave();
+        return Err(ended());
+    }
     if !is_alone {
         session.give_up_liveness_lock();
     }
@@ -604,7 +617,33 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use oarlock_testbed::SqlServer;
+
     use super::*;
+
+    /// It may owe a lock since it was taken to show that its session goes on.
+    #[tokio::test]
+    async fn a_connection_that_comes_back_releases_what_it_owes() {
+        let start = || SqlServer::start_with_or_skip(oarlock_testbed::Flavour::MariaDb, &[]);
+        let Some(server) = tokio::task::spawn_blocking(start).await.unwrap().unwrap() else { return };
+        let addr = server.addr();
+        let pool = Pool::open(Config::new(addr.ip().to_string(), addr.port(), "locks")).await.unwrap();
+        let session = pool.session().await.unwrap();
+        let connection = pool.requests.take(&session, None).unwrap();
+        let (id, number) = (ClaimId::from_bits(1), connection.keyring.number);
+        pool.wakes.took(id, number, true, Duration::from_secs(60));
+        pool.wake(id, true);
+        // Tasks of this runtime run in order: the connection is away when it is looked for.
+        tokio::spawn(async {}).await.unwrap();
+        assert!(pool.wakes.is_due(number));
+        pool.put_back(connection);
+        let released = async {
+            while pool.wakes.is_due(number) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), released).await.expect("a waiter goes on waiting for the lock");
+    }
 
     #[test]
     fn named_locks_are_not_those_of_a_cluster() {

@@ -163,7 +163,7 @@ impl MySql {
         let rows = match self.pool.attempt(claim, lives, short, asked).await? {
             Answer::Short(fence, _) => {
                 let grant = Grant::new(Fence::new(fence), Lease::of(to_span(micros(claim.ttl))));
-                return self.granted(claim, &session, lives, grant);
+                return self.granted(claim, (&session, tethered), lives, grant);
             }
             Answer::Rows(rows) => rows,
         };
@@ -174,7 +174,7 @@ impl MySql {
         let row = first(&rows)?;
         self.tell(row)?;
         match text(row, "outcome")?.as_str() {
-            "granted" => self.granted(claim, &session, lives, attempt::granted(row)?),
+            "granted" => self.granted(claim, (&session, tethered), lives, attempt::granted(row)?),
             "pending" => {
                 let mut pending = attempt::pending(row)?;
                 match row.integer("arrival")?.filter(|_| claim.wait) {
@@ -192,8 +192,14 @@ impl MySql {
         }
     }
 
-    /// The claim has what it asked for.
-    fn granted(&self, claim: &Claim, session: &Session, lives: Duration, mut grant: Grant) -> Result<Attempt> {
+    /// The claim has what it asked for. `tethered`: whether it was sent as one that ends with this session.
+    fn granted(
+        &self,
+        claim: &Claim,
+        (session, tethered): (&Session, bool),
+        lives: Duration,
+        mut grant: Grant,
+    ) -> Result<Attempt> {
         self.left(&claim.resource, claim.id);
         self.pool.hub.forget(claim.id);
         self.pool.keep_wake(claim.id, lives);
@@ -205,8 +211,7 @@ impl MySql {
             // The engine has not seen the grant: the claim must be tied to a session that lives.
             return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
         }
-        let is_tied = session.has_liveness_lock() && ends_with_session(claim);
-        grant.ends_with = is_tied.then(|| session.over());
+        grant.ends_with = tethered.then(|| session.over());
         Ok(Attempt::Granted(grant))
     }
 
@@ -287,9 +292,12 @@ impl MySql {
         let row = first(&rows)?;
         let outcome = release::released(row)?;
         self.tell(row)?;
-        let null = || STORE.unexpected("column others of a reply is NULL");
-        let others = row.boolean("others")?.ok_or_else(null)?;
-        self.pool.short.note(resource, is_plain && outcome == Released::Released && !others);
+        let told = |column: &str| {
+            let null = || STORE.unexpected(format!("column {column} of a reply is NULL"));
+            row.boolean(column)?.ok_or_else(null)
+        };
+        let others = told("others")?;
+        self.pool.short.note(resource, outcome == Released::Released && !others && !told("memo")?);
         if outcome != Released::Asked {
             self.pool.wake(id, others);
         }

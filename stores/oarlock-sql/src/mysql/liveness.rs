@@ -40,7 +40,7 @@ pub(crate) struct Session {
     /// Whether others see it when this process ends.
     has_lock: AtomicBool,
     over: SessionEnd,
-    /// Another server serves now.
+    /// It does not go on where it began.
     left: AtomicBool,
     /// The server that it began on.
     pub(crate) host: OnceLock<Host>,
@@ -123,13 +123,18 @@ impl Session {
         self.over.clone()
     }
 
-    /// Its server gives no connection, and another one does.
+    /// It does not go on: its server gives no connection and another one does, or shows nothing of its end any more.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Release);
     }
 
     pub(crate) fn has_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
+    }
+
+    /// Whether it is in the table of sessions, so that its claims may end with it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.run.get().is_some()
     }
 
     /// Whether its end would be noticed.
@@ -200,7 +205,8 @@ pub(crate) enum Begun {
     Here,
     /// This server cannot show other clients that the session has ended.
     Dark,
-    /// It began on another server, or in another run of this one, which may have told others that it is over.
+    /// It began on another server, in another run of this one, or before this one became dark: others may be told that it
+    /// is over.
     Elsewhere,
 }
 
@@ -214,7 +220,9 @@ pub(crate) async fn begin(conn: &mut Conn, flavour: Flavour, session: &Session) 
     let kills = flavour.kills(conn).await.map_err(failed)?;
     match conn.exec_drop("CALL oarlock_begin(?, ?, ?)", (session.number, random.as_slice(), kills)).await {
         // Group replication takes no changes to what is not replicated.
-        Err(mysql_async::Error::Server(told)) if told.code == NOT_ALLOWED_IN_GROUP => return Ok(Begun::Dark),
+        Err(mysql_async::Error::Server(told)) if told.code == NOT_ALLOWED_IN_GROUP => {
+            return Ok(if session.has_begun() { Begun::Elsewhere } else { Begun::Dark });
+        }
         begun => begun.map_err(failed)?,
     }
     if let (None, Some(run)) = (before, run(conn).await?) {
@@ -262,12 +270,9 @@ async fn listen(pool: Weak<Pool>, mut conn: Conn, membership: Membership, livene
         Err(_) if replaced_for.is_some() => None,
         Err(_) => pool.settled_connection(&session).await.map(|(connection, kept)| Other::Settled(connection, kept)),
     };
-    let is_restored = other.is_some() && pool.restore_liveness_lock(&session).await.is_ok();
-    // No connection was waited for meanwhile: if the last one ended before the new ones were there, others may have seen
-    // the session end.
     let is_whole = match &mut other {
-        Some(other) if is_restored => pool.answers(other.conn()).await,
-        _ => false,
+        Some(other) => restore(&pool, &session, other.conn()).await.is_ok(),
+        None => false,
     };
     match other {
         _ if !is_whole => pool.end(&session),
@@ -276,6 +281,28 @@ async fn listen(pool: Weak<Pool>, mut conn: Conn, membership: Membership, livene
         Some(Other::Reader(conn, membership)) => drop((conn, membership)),
         Some(Other::Settled(_, false)) | None => {}
     }
+}
+
+/// Opens the connections of a session anew, and reads `other` meanwhile: if that ends, other clients may have seen no
+/// connection at all, and the session is over at once. It must answer a request that was sent after the new ones were
+/// there.
+async fn restore(pool: &Arc<Pool>, session: &Arc<Session>, other: &mut Conn) -> Result<()> {
+    let is_restored = AtomicBool::new(false);
+    let restoring = async {
+        pool.restore_liveness_lock(session).await?;
+        is_restored.store(true, Ordering::Release);
+        Ok(())
+    };
+    let reading = async {
+        loop {
+            let is_last = is_restored.load(Ordering::Acquire);
+            pool.read_for_a_moment(other).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
+    };
+    tokio::try_join!(restoring, reading).map(drop)
 }
 
 /// A connection that shows that a session went on.

@@ -9,7 +9,7 @@ use crate::mysql::connection::dial;
 use crate::mysql::error::{NO_SUCH_TABLE, STORE, failed};
 
 /// The format of tables and procedures that this code speaks.
-pub(crate) const FORMAT: i64 = 8;
+pub(crate) const FORMAT: i64 = 9;
 
 const PARTS: [&str; 8] = [
     include_str!("sql/schema.sql"),
@@ -22,6 +22,9 @@ const PARTS: [&str; 8] = [
     include_str!("sql/check.sql"),
 ];
 
+/// Procedures of older formats that have no successor of the same name.
+const FORMER: [&str; 1] = ["oarlock_enter"];
+
 /// How the procedures are to read what they do, whatever the server's own taste.
 const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
 
@@ -33,7 +36,7 @@ pub fn script(grant: Option<&str>) -> String {
     script += tables.trim_end();
     script += ";\n\n";
     // Those of an older format stay otherwise.
-    for procedure in self::procedures() {
+    for procedure in dropped() {
         script += &format!("{};\n", drop_of(procedure));
     }
     script += "\nDELIMITER //\n";
@@ -81,7 +84,7 @@ async fn is_older(conn: &mut Conn) -> Result<bool> {
 /// they hold.
 async fn raise(conn: &mut Conn) -> Result<()> {
     let granted = granted(conn).await;
-    for procedure in procedures() {
+    for procedure in dropped() {
         conn.query_drop(drop_of(procedure)).await.map_err(failed)?;
     }
     make(conn).await?;
@@ -125,6 +128,11 @@ fn rights(user: &str) -> Vec<String> {
 fn procedures() -> impl Iterator<Item = &'static str> {
     let made = PARTS[1..].iter().flat_map(|part| part.split("CREATE PROCEDURE IF NOT EXISTS ").skip(1));
     made.filter_map(|rest| rest.split('(').next())
+}
+
+/// Those that a client of an older format may have.
+fn dropped() -> impl Iterator<Item = &'static str> {
+    procedures().chain(FORMER)
 }
 
 /// Says that all of it is there.

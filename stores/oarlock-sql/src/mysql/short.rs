@@ -38,7 +38,7 @@ pub(crate) struct ShortWay(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Names that had no claims when this client last released one.
+    /// Names that had no claims, and no memo, when this client last released one.
     free: HashSet<ResourceName>,
     /// Claims that may be in the row of their name, and when they end by themselves.
     sole: HashMap<ClaimId, Instant>,
@@ -81,7 +81,7 @@ impl ShortWay {
         self.lock().sole.values().any(|until| *until > now)
     }
 
-    /// Whether a name has no claims any more, and no memo that this client knows of.
+    /// Whether a name has no claims any more, and no memo.
     pub(crate) fn note(&self, name: &ResourceName, is_free: bool) {
         let mut inner = self.lock();
         if !is_free {

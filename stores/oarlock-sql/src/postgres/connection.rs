@@ -636,7 +636,12 @@ impl Pool {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        drop((self.session.close(), self.renewals.close()));
+        let session = self.session.close();
+        // Before the server can learn of it from the connection.
+        if let Some(session) = &session {
+            session.leave();
+        }
+        drop((session, self.renewals.close()));
         self.requests.close();
         self.left.close();
         self.holder_watch.close();

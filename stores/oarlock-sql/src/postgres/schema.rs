@@ -8,7 +8,7 @@ use crate::postgres::connection::{dial, first};
 use crate::postgres::error::{STORE, failed};
 
 /// The format of tables and functions that this code speaks.
-pub(crate) const FORMAT: i32 = 10;
+pub(crate) const FORMAT: i32 = 11;
 
 /// Makes what is missing; run by at most one client at a time.
 const PARTS: [&str; 8] = [

@@ -155,10 +155,13 @@ async fn every_grant_hears_of_the_end_of_its_own_session(on: Flavour) {
     }
 }
 
-/// The last connection from before ends while new ones are opened: others may have seen none at all.
+/// The last connection from before ends while new ones are opened: others may have seen none at all. That takes as long
+/// as the test wants it to.
 async fn a_session_whose_last_old_connection_ends_while_others_are_opened_is_over(on: Flavour) {
     let Some((server, mut root)) = start(on).await else { return };
-    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let mut config = config(server.addr());
+    config.connect_timeout = Duration::from_secs(120);
+    let store = MySql::connect(config).await.unwrap();
     let end = grant(&store, &claim(1, "held")).await.unwrap().ends_with.unwrap();
     let [renewals, reader, _] = lock_owners(&mut root).await[..] else { panic!("three connections") };
     let mut other = raw(server.addr()).await;
@@ -167,11 +170,26 @@ async fn a_session_whose_last_old_connection_ends_while_others_are_opened_is_ove
     root.query_drop(format!("KILL {renewals}")).await.unwrap();
     let begins = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%lock'";
     until(&mut root, begins, 1).await;
-    root.query_drop(format!("KILL {reader}")).await.unwrap();
-    until(&mut root, &format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {reader}"), 0).await;
     assert!(!end.has_ended());
-    other.query_drop("UNLOCK TABLES").await.unwrap();
-    tokio::time::timeout(Duration::from_secs(8), end.ended()).await.expect("the session goes on");
+    root.query_drop(format!("KILL {reader}")).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), end.ended()).await.expect("the session goes on");
+    drop(other);
+}
+
+/// Group replication was started on the server: other clients would be told of an end of the session that this one
+/// cannot notice any more.
+async fn a_session_that_cannot_be_kept_up_any_more_is_over(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    let end = grant(&store, &claim(1, "held")).await.unwrap().ends_with.unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON oarlock_session FOR EACH ROW
+        SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3098, MESSAGE_TEXT = 'not here'";
+    root.query_drop(refuse).await.unwrap();
+    let renewals = lock_owners(&mut root).await[0];
+    root.query_drop(format!("KILL {renewals}")).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), end.ended()).await.expect("the session goes on");
+    // From now on leases count alone.
+    assert_eq!(grant(&store, &claim(2, "next")).await.unwrap().ends_with, None);
 }
 
 /// A connection that replaced one that ended just then may have come after it: in between there was none, and others
@@ -530,7 +548,7 @@ async fn one_name_that_is_not_to_be_had_spoils_no_other_renewal(on: Flavour) {
         grant(&store, claim).await.unwrap();
     }
     let mut other = locker(&server, "b").await;
-    root.query_drop("UPDATE oarlock_resource SET format = 2 WHERE name = 'c'").await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET format = 3 WHERE name = 'c'").await.unwrap();
     let mut answers = store.renew(&batch).await.into_iter();
     let mut next = || answers.next().unwrap();
     assert!(matches!(next(), Ok(Renewed::Alive { .. })));
@@ -621,6 +639,7 @@ on_both!(
     old_connections_that_the_server_still_has_block_no_client,
     every_grant_hears_of_the_end_of_its_own_session,
     a_session_whose_last_old_connection_ends_while_others_are_opened_is_over,
+    a_session_that_cannot_be_kept_up_any_more_is_over,
     a_session_whose_listener_was_replaced_just_before_its_end_is_over,
     a_session_that_has_only_connections_from_after_the_end_of_its_listener_is_over,
     a_connection_that_ended_while_it_was_idle_costs_no_request,

@@ -51,10 +51,10 @@ async fn many_clients_can_make_the_tables_at_once(on: Flavour) {
     }
     let store = MySql::connect(config(server.addr())).await.unwrap();
     grant(&store, &claim(1, "newer")).await.unwrap();
-    root.query_drop("UPDATE oarlock_resource SET format = 2").await.unwrap();
+    root.query_drop("UPDATE oarlock_resource SET format = 3").await.unwrap();
     let error = store.attempt(&claim(2, "newer")).await.unwrap_err();
     assert_eq!((error.kind(), error.applied()), (ErrorKind::NewerFormat, Applied::No), "{error}");
-    root.query_drop("UPDATE oarlock_format SET version = 9").await.unwrap();
+    root.query_drop("UPDATE oarlock_format SET version = 10").await.unwrap();
     let error = MySql::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }

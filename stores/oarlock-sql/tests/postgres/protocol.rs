@@ -48,7 +48,7 @@ async fn many_clients_can_make_the_tables_at_once() {
     for connected in connecting {
         connected.await.unwrap().unwrap();
     }
-    root.batch_execute("UPDATE oarlock.format SET version = 11").await.unwrap();
+    root.batch_execute("UPDATE oarlock.format SET version = 12").await.unwrap();
     let error = Postgres::connect(config(server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat, "{error}");
 }

@@ -118,7 +118,7 @@ async fn one_name_that_is_not_to_be_had_spoils_no_other_renewal() {
     for claim in &claims {
         grant(&store, claim).await.unwrap();
     }
-    root.batch_execute("UPDATE oarlock.resource SET format = 2 WHERE name = 'c'").await.unwrap();
+    root.batch_execute("UPDATE oarlock.resource SET format = 3 WHERE name = 'c'").await.unwrap();
     root.batch_execute("BEGIN; SELECT FROM oarlock.resource WHERE name = 'b' FOR UPDATE").await.unwrap();
     let asking = store.clone();
     let attempt = tokio::spawn(async move { asking.attempt(&claim(2, "b")).await });

@@ -1,6 +1,8 @@
 //! Clients, guards and runtimes can be dropped in any order.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use oarlock_core::{ErrorKind, Locks, Runtime};
@@ -12,6 +14,7 @@ use crate::failure::{Failure, Outcome, ensure, ensure_eq};
 cases!("close":
     a_shutdown_flushes_what_was_dropped,
     a_shutdown_ends_belief_in_what_it_frees,
+    a_driver_ends_belief_before_it_closes_anything,
     a_shut_client_refuses,
     a_guard_can_be_dropped_outside_a_runtime,
     a_guard_can_outlive_its_runtime,
@@ -50,6 +53,23 @@ async fn a_shutdown_ends_belief_in_what_it_frees(context: Arc<TestContext>) -> O
     ensure!(!guard.is_held(), "still believed while another holds it");
     drop(guard);
     theirs.release().await?;
+    Ok(())
+}
+
+/// Another client over the same driver is told by nothing else.
+async fn a_driver_ends_belief_before_it_closes_anything(context: Arc<TestContext>) -> Outcome {
+    let (raw, name) = (context.raw().await?, context.name()?);
+    // A claim that lives by its lease alone survives.
+    let Some(session) = raw.granted(&raw.claim(&name)).await?.ends_with else { return Ok(()) };
+    ensure!(!session.has_ended(), "ended before it was closed");
+    let mut closing = raw.driver.clone().close();
+    // Only once: what it does first is done then.
+    let begun = poll_fn(|cx| Poll::Ready(closing.as_mut().poll(cx))).await;
+    ensure!(session.has_ended(), "the store may know of the end, and belief lasts");
+    match begun {
+        Poll::Ready(closed) => closed?,
+        Poll::Pending => closing.await?,
+    }
     Ok(())
 }
 

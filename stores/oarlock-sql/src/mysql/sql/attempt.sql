@@ -31,7 +31,7 @@ BEGIN
     -- Each statement of a step must see what others committed before the row was locked.
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    CALL oarlock_enter(_name, TRUE, _head, _stated, _arrivals, _last_fence, _memo);
+    CALL oarlock_enter_2(_name, TRUE, _head, _stated, _arrivals, _last_fence, _memo);
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     decide: LOOP
         SET _units = 0, _whole = FALSE, _waiting = 0, _ahead = 0, _turns = 0;

@@ -7,5 +7,5 @@
 UPDATE oarlock_resource
 SET sole_expires = 0, sole_value = NULL, used = GREATEST(used, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
     sole_wake = LAST_INSERT_ID(COALESCE(IF(?, RELEASE_LOCK(?), FALSE), FALSE))
-WHERE name = ? AND sole_id = ? AND format = 1
+WHERE name = ? AND sole_id = ? AND format = 2
     AND sole_expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

@@ -2,7 +2,7 @@
 -- Keys: oarlock_resource by name, locked; oarlock_claim by resource.
 -- Arguments: name, id, a memo to leave (null: none), by whom and why it is broken (null: by its owner), the grace
 --   in microseconds.
--- Answer: outcome (released, not_held, asked); whether a claim waits; which were called; whether this connection
+-- Answer: outcome (released, not_held, asked); whether a claim waits; whether the name has a memo; which were called; whether this connection
 --   released the wake-up lock.
 CREATE PROCEDURE IF NOT EXISTS oarlock_release(
     _name VARBINARY(1536), _id BINARY(16), _memo BLOB, _ending TEXT CHARACTER SET utf8mb4, _grace BIGINT
@@ -21,7 +21,7 @@ BEGIN
     END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    CALL oarlock_enter(_name, FALSE, _head, _capacity, _arrivals, _last_fence, _left);
+    CALL oarlock_enter_2(_name, FALSE, _head, _capacity, _arrivals, _last_fence, _left);
     SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
     look: LOOP
         SELECT MIN(LEAST(expires, COALESCE(turn, expires))), COALESCE(SUM(id <> _id), 0),
@@ -69,5 +69,5 @@ BEGIN
     IF _outcome <> 'asked' AND _id IS NOT NULL THEN
         SET _wake = COALESCE(RELEASE_LOCK(CONCAT('oarlock_w_', LOWER(HEX(_id)))), FALSE);
     END IF;
-    SELECT _outcome AS outcome, _waiting > 0 AS others, _called AS called, _wake AS wake;
+    SELECT _outcome AS outcome, _waiting > 0 AS others, _left IS NOT NULL AS memo, _called AS called, _wake AS wake;
 END

@@ -67,14 +67,14 @@ BEGIN
             SELECT COUNT(*) INTO _there FROM oarlock_resource WHERE name = _name;
         END IF;
         one: BEGIN
-            IF _format > 1 THEN
+            IF _format > 2 THEN
                 SET _outcome = 'newer';
                 LEAVE one;
             ELSEIF _format IS NULL AND _there > 0 THEN
                 SET _outcome = 'busy';
                 LEAVE one;
             END IF;
-            CALL oarlock_enter(_name, FALSE, _head, _capacity, _arrivals, _last_fence, _kept);
+            CALL oarlock_enter_2(_name, FALSE, _head, _capacity, _arrivals, _last_fence, _kept);
             SET _now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
             IF EXISTS (SELECT 1 FROM oarlock_claim WHERE resource = _head AND (expires <= _now OR turn <= _now)) THEN
                 CALL oarlock_sweep(_head, _capacity, _now, NULL, _called);

@@ -1,4 +1,4 @@
--- Everything that is made once in a database, besides the procedures: format 8. Many may try at once.
+-- Everything that is made once in a database, besides the procedures: format 9. Many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.
@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS oarlock_format (
 CREATE TABLE IF NOT EXISTS oarlock_resource (
     number BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name VARBINARY(1536) NOT NULL UNIQUE,
-    format SMALLINT NOT NULL DEFAULT 1,
+    format SMALLINT NOT NULL DEFAULT 2, -- of this row: a step refuses one that it would misread
     capacity BIGINT, -- NULL: not stated; 0: unlimited
     arrivals BIGINT NOT NULL DEFAULT 0,
     last_fence BIGINT NOT NULL DEFAULT 0,
@@ -131,6 +131,24 @@ SET @oarlock = IF(
         ADD COLUMN sole_label MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, ADD COLUMN sole_value LONGBLOB,
         ADD COLUMN sole_lease BIGINT NOT NULL DEFAULT 0, ADD COLUMN sole_expires BIGINT NOT NULL DEFAULT 0,
         ADD COLUMN sole_wake BOOLEAN NOT NULL DEFAULT FALSE'
+);
+PREPARE oarlock_raise FROM @oarlock;
+EXECUTE oarlock_raise;
+
+-- What format 8 has as format 1. A step of an older format that is still under way overlooks a claim in the row of its
+-- name, and refuses these rows. Without such a row nothing is written, so that no step waits.
+SET @oarlock = IF(
+    EXISTS (
+        SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'oarlock_resource' AND column_name = 'format'
+            AND column_default = '1'
+    ), 'ALTER TABLE oarlock_resource ALTER COLUMN format SET DEFAULT 2', 'DO 0'
+);
+PREPARE oarlock_raise FROM @oarlock;
+EXECUTE oarlock_raise;
+SET @oarlock = IF(
+    EXISTS (SELECT 1 FROM oarlock_resource WHERE format = 1),
+    'UPDATE oarlock_resource SET format = 2 WHERE format = 1', 'DO 0'
 );
 PREPARE oarlock_raise FROM @oarlock;
 EXECUTE oarlock_raise;

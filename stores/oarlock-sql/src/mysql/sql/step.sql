@@ -2,8 +2,9 @@
 -- Keys: oarlock_resource by name, oarlock_claim by resource. Times are the server's, read once the row is locked.
 
 -- Arguments: name, whether to make its row. Answer: the row, locked; nulls if there is none. A claim that take.sql wrote
--- to the row becomes one like all others.
-CREATE PROCEDURE IF NOT EXISTS oarlock_enter(
+-- to the row becomes one like all others. Its name has the format of rows: a step of another format that is still under
+-- way must not find it.
+CREATE PROCEDURE IF NOT EXISTS oarlock_enter_2(
     _name VARBINARY(1536), _make BOOLEAN, OUT _head BIGINT, OUT _capacity BIGINT, OUT _arrivals BIGINT,
     OUT _last_fence BIGINT, OUT _memo BLOB
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
@@ -24,7 +25,7 @@ BEGIN
         FROM oarlock_resource WHERE name = _name FOR UPDATE;
         CALL oarlock_forget(_head);
     END IF;
-    IF _format > 1 THEN
+    IF _format > 2 THEN
         SIGNAL SQLSTATE 'OAR01' SET MESSAGE_TEXT = 'this name was written by a newer version';
     END IF;
     IF _sole > 0 THEN

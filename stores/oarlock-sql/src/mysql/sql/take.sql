@@ -15,5 +15,5 @@ SET last_fence = LAST_INSERT_ID(
     sole_behind = ?, sole_label = ?, sole_value = ?, sole_lease = ?,
     sole_expires = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + ?,
     sole_wake = COALESCE(IF(?, GET_LOCK(?, 0), FALSE), FALSE)
-WHERE name = ? AND NOT queued AND sole_expires = 0 AND memo IS NULL AND format = 1
+WHERE name = ? AND NOT queued AND sole_expires = 0 AND memo IS NULL AND format = 2
     AND GREATEST(last_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) < 9007199254740992

@@ -44,7 +44,7 @@ BEGIN
         sole_tethered = _tethered, sole_kind = _kind, sole_weight = _weight, sole_behind = _behind, sole_label = _label,
         sole_value = _value, sole_lease = _lease,
         sole_expires = clock_timestamp() + _lease * interval '1 microsecond'
-    WHERE name = _name AND NOT queued AND sole_id IS NULL AND observers = '{}' AND format = 1
+    WHERE name = _name AND NOT queued AND sole_id IS NULL AND observers = '{}' AND format = 2
         AND (_weight = 0 OR _capacity = 0 OR _weight <= coalesce(_capacity, 1))
         AND greatest(last_fence + 1, oarlock.micros(clock_timestamp() - 'epoch')) < 9007199254740992
         AND current_setting('transaction_isolation') = 'read committed'
@@ -62,9 +62,9 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
-    IF NOT FOUND OR head.format > 1 OR head.sole_id IS NOT NULL
+    IF NOT FOUND OR head.format > 2 OR head.sole_id IS NOT NULL
         OR current_setting('transaction_isolation') <> 'read committed' THEN
-        head := oarlock.enter(_name, true);
+        head := oarlock.enter_2(_name, true);
     END IF;
     now := clock_timestamp();
     LOOP

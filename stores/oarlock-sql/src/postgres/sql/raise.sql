@@ -7,7 +7,7 @@ DECLARE
     old regprocedure;
 BEGIN
     IF to_regclass('oarlock.format') IS NOT NULL THEN
-        IF (SELECT version FROM oarlock.format) < 10 THEN
+        IF (SELECT version FROM oarlock.format) < 11 THEN
             FOR old IN SELECT oid FROM pg_proc WHERE pronamespace = 'oarlock'::regnamespace LOOP
                 EXECUTE 'DROP FUNCTION ' || old;
             END LOOP;

@@ -19,7 +19,7 @@ BEGIN
     -- not be lost.
     IF _memo IS NULL AND _ending IS NULL THEN
         UPDATE oarlock.resource SET sole_id = NULL, sole_label = '', sole_value = NULL
-        WHERE name = _name AND sole_id = _id AND observers = '{}' AND format = 1
+        WHERE name = _name AND sole_id = _id AND observers = '{}' AND format = 2
             AND used > clock_timestamp() - interval '1 hour'
             AND sole_expires > clock_timestamp() AND sole_expires <= clock_timestamp() + interval '1 minute'
             AND current_setting('transaction_isolation') = 'read committed';
@@ -31,9 +31,9 @@ BEGIN
         END IF;
     END IF;
     SELECT * INTO head FROM oarlock.resource WHERE name = _name FOR UPDATE;
-    IF NOT FOUND OR head.format > 1 OR head.sole_id IS NOT NULL
+    IF NOT FOUND OR head.format > 2 OR head.sole_id IS NOT NULL
         OR current_setting('transaction_isolation') <> 'read committed' THEN
-        head := oarlock.enter(_name, false);
+        head := oarlock.enter_2(_name, false);
     END IF;
     now := clock_timestamp();
     LOOP

@@ -45,13 +45,13 @@ BEGIN
         ELSE
             SELECT format INTO form FROM oarlock.resource WHERE name = asked.name FOR UPDATE SKIP LOCKED;
         END IF;
-        IF form > 1
+        IF form > 2
             OR (form IS NULL AND NOT _wait AND EXISTS (SELECT FROM oarlock.resource WHERE name = asked.name)) THEN
-            outcome := CASE WHEN form > 1 THEN 'newer' ELSE 'busy' END;
+            outcome := CASE WHEN form > 2 THEN 'newer' ELSE 'busy' END;
             RETURN NEXT;
             CONTINUE;
         END IF;
-        head := oarlock.enter(asked.name, false);
+        head := oarlock.enter_2(asked.name, false);
         now := clock_timestamp();
         IF EXISTS (SELECT FROM oarlock.claim WHERE resource = head.key AND id IS NOT NULL AND ends <= now) THEN
             head := oarlock.sweep(head, now, '{}');

@@ -1,4 +1,4 @@
--- Everything that is made once in a database: format 10. Run under an advisory lock, so that many may try at once.
+-- Everything that is made once in a database: format 11. Run under an advisory lock, so that many may try at once.
 -- Keys: none.
 -- Arguments: none.
 -- Answer: none.
@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS oarlock.format (
 CREATE TABLE IF NOT EXISTS oarlock.resource (
     key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name bytea NOT NULL UNIQUE,
-    format smallint NOT NULL DEFAULT 1,
+    format smallint NOT NULL DEFAULT 2, -- of this row: a step refuses one that it would misread
     capacity bigint, -- NULL: not stated; 0: unlimited. Without claims it means nothing
     arrivals bigint NOT NULL DEFAULT 0,
     last_fence bigint NOT NULL DEFAULT 0,
@@ -102,6 +102,16 @@ BEGIN
             ADD COLUMN sole_value bytea,
             ADD COLUMN sole_lease bigint NOT NULL DEFAULT 0,
             ADD COLUMN sole_expires timestamptz NOT NULL DEFAULT '-infinity';
+    END IF;
+END $$;
+
+-- What format 10 has as format 1. A step of an older format that is still under way overlooks a claim in the row of its
+-- name, and refuses these rows.
+DO $$
+BEGIN
+    IF (SELECT version FROM oarlock.format) < 11 THEN
+        ALTER TABLE oarlock.resource ALTER COLUMN format SET DEFAULT 2;
+        UPDATE oarlock.resource SET format = 2 WHERE format = 1;
     END IF;
 END $$;
 

@@ -26,8 +26,9 @@ BEGIN
     RETURN head;
 END $$;
 
--- Arguments: name, whether to make its row. Answer: the row, locked, without a claim in it; nulls if there is none.
-CREATE OR REPLACE FUNCTION oarlock.enter(_name bytea, _make boolean) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
+-- Arguments: name, whether to make its row. Answer: the row, locked, without a claim in it; nulls if there is none. Its
+-- name has the format of rows: a step of another format that is still under way must not find it.
+CREATE OR REPLACE FUNCTION oarlock.enter_2(_name bytea, _make boolean) RETURNS oarlock.resource LANGUAGE plpgsql AS $$
 DECLARE
     head oarlock.resource;
     idle bigint[];
@@ -77,7 +78,7 @@ BEGIN
             PERFORM oarlock.forget_fences(10);
         END IF;
     END LOOP;
-    IF head.format > 1 THEN
+    IF head.format > 2 THEN
         RAISE EXCEPTION 'this name was written by a newer version' USING ERRCODE = 'OAR01';
     END IF;
     IF head.sole_id IS NOT NULL THEN
