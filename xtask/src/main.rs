@@ -35,7 +35,7 @@ use crate::args::Invocation;
 use crate::parts::Part;
 use crate::workspace::{Failure, Workspace};
 
-/// Exit code for a command line that makes no sense, the one `oarlock` itself uses.
+/// Exit code for an invalid command line, the same as that of `oarlock`.
 const BAD_USAGE: u8 = 64;
 
 fn main() -> ExitCode {

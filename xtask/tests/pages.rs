@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 mod pages {
     mod book;
+    mod contents;
     mod manifests;
     mod programs;
 }
@@ -237,22 +238,6 @@ fn the_readme_leads_to_every_answer() {
         let asked = links(&readme).into_iter().filter(|link| link.starts_with("docs/guide/questions.md#"));
         assert_eq!(asked.collect::<BTreeSet<_>>().len(), 5, "{name} has the five first questions");
     }
-}
-
-#[test]
-fn the_book_has_every_page_once() {
-    let summary = read("docs/SUMMARY.md");
-    let listed = links(&summary);
-    // A group without a page of its own has no target.
-    let listed = listed.iter().filter(|link| !link.is_empty());
-    let listed: Vec<_> = listed.map(|link| resolve(Path::new("docs/SUMMARY.md"), link)).collect();
-    let mut once: BTreeSet<_> = listed.iter().cloned().collect();
-    assert_eq!(once.len(), listed.len(), "docs/SUMMARY.md lists a page twice");
-    once.insert("docs/SUMMARY.md".into());
-    let pages: BTreeSet<_> = pages().into_keys().filter(|page| page.starts_with("docs")).collect();
-    let missing: Vec<_> = pages.symmetric_difference(&once).collect();
-    assert!(missing.is_empty(), "in docs/ or in docs/SUMMARY.md, but not in both: {missing:?}");
-    assert!(read("docs/book.toml").contains("src = \".\""), "the book is made of docs/ itself");
 }
 
 /// A fenced block: the line before it, its language, its lines.

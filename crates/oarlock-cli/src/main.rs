@@ -1,6 +1,7 @@
 //! The `oarlock` command: the flock of clusters.
 
 mod args;
+mod bar;
 mod bench;
 mod child;
 mod cmd;

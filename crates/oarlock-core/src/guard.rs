@@ -12,7 +12,7 @@ use crate::claim::{Claim, Fence, Kind, Weight};
 use crate::clock::{Moment, sleep_until};
 use crate::driver::{Attempt, BoxFuture, End, Release, Released};
 use crate::engine::cohort::{self, Baton};
-use crate::engine::gate::{Lane, Pass};
+use crate::engine::gate::{NameQueue, Pass};
 use crate::engine::{Core, Orphan, Runtime, answer_within};
 use crate::error::{Error, Result, Retry};
 use crate::event::Step;
@@ -47,7 +47,7 @@ pub struct Guard {
     /// The right to hand the lock on within this process.
     baton: Option<Baton>,
     /// The queue of this process behind it, if its release may carry the next claim.
-    lane: Option<Arc<Lane>>,
+    queue: Option<Arc<NameQueue>>,
     /// Fences may have been reserved for it, even if the request failed.
     reserves: bool,
     /// Requests in flight, owned here so that the reaper can finish them.
@@ -96,7 +96,7 @@ impl Guard {
             owner,
             renewed,
             baton: None,
-            lane: None,
+            queue: None,
             reserves: false,
             changing,
             releasing,
@@ -124,23 +124,23 @@ impl Guard {
 
     /// Lets its release carry the next claim of this process.
     pub(crate) fn set_lane(&mut self, pass: Pass) {
-        let (lane, now) = (pass.lane(), self.core.clock.now());
-        if lane.line.keep(pass, now) {
-            self.core.watchdog.check_lane(lane.clone(), now);
+        let (queue, now) = (pass.queue(), self.core.clock.now());
+        if queue.line.keep(pass, now) {
+            self.core.watchdog.check_queue(queue.clone(), now);
         }
-        self.lane = Some(lane);
+        self.queue = Some(queue);
     }
 
     /// Ends the hold: the request, which carries the next claim of this process if one waits for it.
     fn end_request(&mut self, claim: &Arc<Claim>) -> BoxFuture<Result<Release>> {
         let core = &self.core;
-        let joint = self.lane.take().and_then(|lane| {
+        let joint = self.queue.take().and_then(|queue| {
             let now = core.clock.now();
             if core.check_open().is_err() {
-                lane.line.end_alone(self.held.held_for(now));
+                queue.line.end_alone(self.held.held_for(now));
                 return None;
             }
-            lane.line.end(self.held.held_for(now), |next, answered| {
+            queue.line.end(self.held.held_for(now), |next, answered| {
                 let (release, attempt) = core.release_and_attempt(claim, self.end.clone(), next.clone(), answered);
                 (release, now, attempt)
             })
@@ -464,8 +464,8 @@ impl Deref for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(lane) = self.lane.take() {
-            lane.line.end_alone(self.held.held_for(self.core.clock.now()));
+        if let Some(queue) = self.queue.take() {
+            queue.line.end_alone(self.held.held_for(self.core.clock.now()));
         }
         if self.done || self.hand_on().is_some() {
             return;

@@ -45,7 +45,7 @@ pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 const PROPOSAL_DRIFT: u64 = 60_000_000;
 
 /// How many broken claims are remembered, so that their holders learn by whom and why.
-const MAX_GRAVES: usize = 8;
+const MAX_BROKEN: usize = 8;
 
 /// One live claim: a holder or a waiter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub enum EntryState {
 
 /// A broken claim, remembered for its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Grave {
+struct Broken {
     id: ClaimId,
     ending: Ending,
 }
@@ -111,7 +111,8 @@ pub struct Resource {
     last_fence: u64,
     memo: Option<Memo>,
     last_used_micros: u64,
-    graves: Vec<Grave>,
+    #[serde(rename = "graves")]
+    broken: Vec<Broken>,
     /// No entry ends before this. A cache, not state: it saves a pass over all entries for each of thousands of
     /// renewals.
     #[serde(skip)]
@@ -214,8 +215,8 @@ impl Resource {
         self.expire(now, notified);
         let id = renewal.claim.id;
         let Some(at) = self.position(id) else {
-            let grave = self.graves.iter().find(|grave| grave.id == id);
-            return Ok(Renewed::Gone(grave.map_or(Gone::Unknown, |grave| Gone::Broken(grave.ending.clone()))));
+            let broken = self.broken.iter().find(|broken| broken.id == id);
+            return Ok(Renewed::Gone(broken.map_or(Gone::Unknown, |broken| Gone::Broken(broken.ending.clone()))));
         };
         self.use_at(now);
         if let EntryState::Held(fence) = self.entries[at].state {
@@ -352,10 +353,10 @@ impl Resource {
     }
 
     fn bury(&mut self, id: ClaimId, ending: Ending) {
-        if self.graves.len() == MAX_GRAVES {
-            self.graves.remove(0);
+        if self.broken.len() == MAX_BROKEN {
+            self.broken.remove(0);
         }
-        self.graves.push(Grave { id, ending });
+        self.broken.push(Broken { id, ending });
     }
 
     /// Notifies the waiters that fit now that their turn has come, and starts the time in which they must take it.

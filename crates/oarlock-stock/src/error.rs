@@ -9,7 +9,7 @@ use oarlock_rows::{Classify, Contention};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The request makes no sense. Nothing was sent.
+    /// The request is invalid. Nothing was sent.
     Invalid(String),
     /// There is no such item.
     NoSuchItem(String),
@@ -29,7 +29,7 @@ impl Error {
 
     /// For an unexpected answer.
     pub(crate) fn answer(what: &str) -> Self {
-        Self::Store(format!("the store's answer makes no sense: {what}").into())
+        Self::Store(format!("unexpected reply from the store: {what}").into())
     }
 }
 

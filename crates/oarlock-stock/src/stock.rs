@@ -218,7 +218,7 @@ impl<S: Shelf> Stock<S> {
     }
 }
 
-/// Refuses an order that makes no sense.
+/// Refuses an invalid order.
 pub(crate) fn checked(order: &Order) -> Result<(), Error> {
     named(&order.sku)?;
     named(&order.id)?;

@@ -1,6 +1,6 @@
 //! Errors that both servers share.
 
-use oarlock_core::{Error, ErrorKind};
+use oarlock_core::{Error, ErrorKind, Result};
 
 /// The URL scheme of a store, with which its errors are marked.
 #[derive(Clone, Copy, Debug)]
@@ -10,6 +10,20 @@ impl Store {
     /// An error that a request did not cause, or that had no effect.
     pub(crate) fn error(self, kind: ErrorKind, message: impl Into<String>) -> Error {
         Error::new(kind, message).on(self.0)
+    }
+
+    /// Random bytes of the operating system.
+    pub(crate) fn random<const N: usize>(self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        let none = |error| self.error(ErrorKind::Os, "no random numbers").because(error);
+        getrandom::fill(&mut bytes).map_err(none)?;
+        Ok(bytes)
+    }
+
+    /// A random number of two bits less than it could have, so that it is positive here and in the two halves that
+    /// PostgreSQL shows of a lock.
+    pub(crate) fn random_number(self) -> Result<i64> {
+        Ok(i64::from_ne_bytes(self.random()?) & (i64::MAX >> 1))
     }
 
     /// The connection could not be opened in time. Nothing was sent.

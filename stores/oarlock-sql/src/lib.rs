@@ -27,7 +27,7 @@
 //! | `lib`, `postgres`, `mysql` | these pages |
 //! | `config`, `error` | what the configurations, URLs and errors of both servers share |
 //! | `attempt`, `renew`, `release`, `inspect` | arguments and replies of each verb, for both servers |
-//! | `route` | which of several servers is asked |
+//! | `route`, `doctor` | which of several servers is asked; how the others are examined |
 //! | `row` | reads columns, writes arguments |
 //! | `session`, `session/driver` | session mode, for both servers: its page; its verbs |
 //! | `session/pool`, `session/connection`, `session/wait` | its connections; what a server must be able to do; the wait of one claim |
@@ -44,6 +44,7 @@
 //! | `postgres/holder_watch`, `postgres/notification` | see above; the text of a notification |
 //! | `postgres/request_pool`, `postgres/listening` | see above; when a session listens |
 //! | `postgres/left_open` | connections that are not used any more, and not closed yet |
+//! | `postgres/pooler` | whether a pooler is in between |
 //! | `postgres/key`, `postgres/transaction` | numbers of advisory locks; locks that end with a transaction |
 //! | `postgres/tls` | encryption |
 //! | `mysql/flavour`, `mysql/request_pool` | see above |
@@ -55,6 +56,8 @@
 mod attempt;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod config;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod doctor;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod error;
 #[cfg(all(test, any(feature = "mysql", feature = "postgres")))]

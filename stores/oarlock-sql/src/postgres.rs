@@ -11,6 +11,7 @@ mod key;
 mod left_open;
 mod listening;
 pub(crate) mod notification;
+mod pooler;
 #[doc(hidden)]
 pub mod raw;
 mod request_pool;

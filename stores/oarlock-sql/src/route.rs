@@ -70,15 +70,15 @@ impl Route {
         self.hosts.iter().filter(move |host| *host != current)
     }
 
-    /// The place of the server that served last, or of the first.
-    fn place(&self) -> usize {
+    /// The position of the server that served last, or of the first.
+    fn position(&self) -> usize {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         self.hosts.iter().position(|host| Some(host) == last.as_ref()).unwrap_or(0)
     }
 
     /// The server that served last, or the first.
     pub(crate) fn current(&self) -> &Host {
-        &self.hosts[self.place()]
+        &self.hosts[self.position()]
     }
 
     /// Opens a connection to the first server that gives one, beginning with the one that did so last. Each server has
@@ -87,7 +87,7 @@ impl Route {
     where
         F: Future<Output = Result<T, Miss>>,
     {
-        let (count, first, deadline) = (self.hosts.len(), self.place(), Instant::now() + limit);
+        let (count, first, deadline) = (self.hosts.len(), self.position(), Instant::now() + limit);
         if count == 1 {
             return open(self.current().clone()).await.map_err(Miss::into_error);
         }

@@ -13,6 +13,8 @@ mod clock;
 mod named;
 #[path = "mysql/protocol.rs"]
 mod protocol;
+#[path = "shared/shell.rs"]
+mod shell;
 #[path = "mysql/short.rs"]
 mod short;
 #[path = "mysql/tls.rs"]

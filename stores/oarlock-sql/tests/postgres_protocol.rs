@@ -12,6 +12,8 @@ mod advisory;
 mod clock;
 #[path = "postgres/protocol.rs"]
 mod protocol;
+#[path = "shared/shell.rs"]
+mod shell;
 #[path = "postgres/short.rs"]
 mod short;
 #[path = "postgres/tls.rs"]

@@ -16,7 +16,7 @@ use crate::error::{SCHEME, not_ours};
 pub(crate) const FORMAT: u32 = 1;
 
 /// How many broken claims a resource remembers, so that their holders learn by whom and why.
-const MAX_GRAVES: usize = 8;
+const MAX_BROKEN: usize = 8;
 
 /// What is shown of a claim: the rule needs none of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,24 +75,24 @@ impl ClaimRecord {
 pub(crate) struct ResourceRecord {
     format: u32,
     pub(crate) name: ResourceName,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    graves: Vec<(ClaimId, Ending)>,
+    #[serde(rename = "graves", default, skip_serializing_if = "Vec::is_empty")]
+    broken: Vec<(ClaimId, Ending)>,
 }
 
 impl ResourceRecord {
     pub(crate) fn of(name: &ResourceName) -> Self {
-        Self { format: FORMAT, name: name.clone(), graves: Vec::new() }
+        Self { format: FORMAT, name: name.clone(), broken: Vec::new() }
     }
 
     pub(crate) fn note_end(&mut self, id: ClaimId, ending: Ending) {
-        if self.graves.len() >= MAX_GRAVES {
-            self.graves.remove(0);
+        if self.broken.len() >= MAX_BROKEN {
+            self.broken.remove(0);
         }
-        self.graves.push((id, ending));
+        self.broken.push((id, ending));
     }
 
     pub(crate) fn end_of(&self, id: ClaimId) -> Option<&Ending> {
-        self.graves.iter().find(|(buried, _)| *buried == id).map(|(_, ending)| ending)
+        self.broken.iter().find(|(broken, _)| *broken == id).map(|(_, ending)| ending)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn graves_are_few() {
+    fn broken_claims_are_few() {
         let mut record = ResourceRecord::of(&ResourceName::new("a").unwrap());
         for bits in 0..20 {
             record.note_end(ClaimId::from_bits(bits), Ending::new("x", bits.to_string()));

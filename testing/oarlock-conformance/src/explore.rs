@@ -31,6 +31,18 @@ pub trait World: Clone {
     }
 }
 
+/// Adds to `next` the worlds that come of `world`, each by a change that has a name.
+pub fn changes<'a, W: World>(
+    world: &'a W,
+    next: &'a mut Vec<(Event, W)>,
+) -> impl FnMut(&'static str, usize, &dyn Fn(&mut W)) + use<'a, W> {
+    move |what, at, change| {
+        let mut world = world.clone();
+        change(&mut world);
+        next.push(((what, at), world));
+    }
+}
+
 /// What was searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,12 +1,11 @@
 //! `oarlock bench`: how fast locks are on this store, beside what the store itself can do.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use oarlock_bench::Targets;
 
 use crate::args::{StoreArgs, span};
+use crate::bar::Bar;
 use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
 use crate::bench::workers::Workers;
@@ -74,7 +73,9 @@ async fn run(plan: &Plan) -> Result<Exit, Failure> {
         signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
         targets = connect(plan) => targets?,
     };
-    let (mut workers, bar) = (Workers::default(), Bar::new(plan));
+    let steps = measure::steps(plan).into();
+    let bar = Bar::new(plan.store.messages, steps, "{wide_bar} {msg} {elapsed}, {eta} left");
+    let mut workers = Workers::default();
     let measured = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
@@ -114,49 +115,18 @@ fn verdict(findings: &Findings) -> Result<Exit, Failure> {
     Err(Failure::new(Code::Internal, "two held one lock at once, or a fence was not larger than the one before it"))
 }
 
-/// A bar for people, who look at a terminal; gone without a trace when dropped.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn new(plan: &Plan) -> Self {
-        let messages = plan.store.messages;
-        if messages.quiet || messages.format != Format::Table || !std::io::stderr().is_terminal() {
-            return Self(None);
-        }
-        let bar = ProgressBar::new(measure::steps(plan).into());
-        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg} {elapsed}, {eta} left") {
-            bar.set_style(style);
-        }
-        signals::unheard(|| bar.enable_steady_tick(Duration::from_millis(200)));
-        Self(Some(bar))
-    }
-}
-
 impl Progress for Bar {
     fn load(&self, load: Load) {
-        let what = match load {
+        self.message(match load {
             Load::Pair => "one task",
             Load::Names => "own names",
             Load::Tasks => "one name, tasks",
             Load::Processes => "one name, processes",
-        };
-        if let Some(bar) = &self.0 {
-            bar.set_message(what);
-        }
+        });
     }
 
     fn step(&self) {
-        if let Some(bar) = &self.0 {
-            bar.inc(1);
-        }
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
+        Bar::step(self);
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use oarlock::Locks;
 use oarlock::driver::{MAX_TTL, MIN_TTL};
 use oarlock_torture::judge::judge;
@@ -16,6 +15,7 @@ use oarlock_torture::record::{FaultKind, Header, LockKind, LockSpec, OARLOCK, VE
 use oarlock_torture::run::clean::{LOCKS, clean};
 use oarlock_torture::run::{Progress, Server, Setup, run};
 
+use crate::bar::Bar;
 use crate::child::this_program;
 use crate::cmd::torture::TortureRunArgs;
 use crate::exit::{Code, Exit, Failure};
@@ -65,7 +65,8 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
     let failed = |error| Failure::os(&format!("cannot write {}", path.display()), error);
     let out = BufWriter::new(File::create(&path).map_err(failed)?);
     store.messages.detail(&format!("seed {}, history {}", header.seed, path.display()));
-    let (name, bar) = (header.run.clone(), Bar::new(store.messages, &header));
+    let name = header.run.clone();
+    let bar = Bar::new(store.messages, header.duration_ms, "{bar:20} {wide_msg} {elapsed}");
     let setup = Setup {
         header,
         servers,
@@ -77,7 +78,7 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
     let ran = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
-        ran = run(setup, out, |progress| bar.show(progress)) => ran.map(drop).map_err(Failure::from),
+        ran = run(setup, out, |progress| show_progress(&bar, progress)) => ran.map(drop).map_err(Failure::from),
     };
     drop(bar);
     if ran.is_err() {
@@ -254,37 +255,10 @@ pub(crate) fn say_cleaned(names: &[String], ended: bool, messages: Messages) -> 
     }
 }
 
-/// One line for people, who look at a terminal; gone without a trace when dropped.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn new(messages: Messages, header: &Header) -> Self {
-        if messages.quiet || messages.format != Format::Table || !std::io::stderr().is_terminal() {
-            return Self(None);
-        }
-        let bar = ProgressBar::new(header.duration_ms);
-        if let Ok(style) = ProgressStyle::with_template("{bar:20} {wide_msg} {elapsed}") {
-            bar.set_style(style);
-        }
-        signals::unheard(|| bar.enable_steady_tick(Duration::from_millis(200)));
-        Self(Some(bar))
-    }
-
-    fn show(&self, progress: Progress) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(output::millis(progress.elapsed));
-            let Progress { phase, holds, losses, faults, .. } = progress;
-            bar.set_message(format!("{phase}: {holds} holds, {faults} faults, {losses} losses told"));
-        }
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
+fn show_progress(bar: &Bar, progress: Progress) {
+    bar.position(output::millis(progress.elapsed));
+    let Progress { phase, holds, losses, faults, .. } = progress;
+    bar.message(format!("{phase}: {holds} holds, {faults} faults, {losses} losses told"));
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use oarlock_testbed::Redis;
 use rustix::process::{Pid, Signal};
 
-use super::support::{PATIENCE, Running, TestContext, finish};
+use super::support::{PATIENCE, Running, TestContext, finish, subcommands};
 
 /// Folders whose pages are records, not instructions.
 const RECORDS: &[&str] = &["docs/adr", "docs/internals", "docs/measurements"];
@@ -351,20 +351,15 @@ fn calls(text: &str) -> Vec<Vec<&str>> {
 fn in_the_text_are_known() {
     let context = TestContext::new();
     let help = |path: &[&str]| finish(context.bare([&["help"], path].concat())).out;
-    let subcommands_of = |help: &str| -> BTreeSet<String> {
-        let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-        let names = listed.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
-        names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").map(str::to_owned).collect()
-    };
     let flags_of = |help: &str| -> BTreeSet<String> {
         let words = help.split(|c: char| c.is_whitespace() || matches!(c, ',' | '=' | '[' | '"' | '.'));
         words.filter(|word| word.starts_with('-')).map(str::to_owned).collect()
     };
     let mut known = BTreeMap::new();
-    for name in subcommands_of(&finish(context.bare(["--help"])).out) {
+    for (name, _) in subcommands(&finish(context.bare(["--help"])).out) {
         let own = help(&[&name]);
         let mut flags = flags_of(&own);
-        for below in subcommands_of(&own) {
+        for (below, _) in subcommands(&own) {
             flags.extend(flags_of(&help(&[&name, &below])));
         }
         known.insert(name, flags);

@@ -1,18 +1,43 @@
-//! Help, manual pages and completions come from one definition.
+//! Help, manual pages, completions and the table of `docs/cli.md` come from one definition.
 
-use super::support::TestContext;
+use std::path::Path;
+
+use super::support::{TestContext, finish, subcommands};
+
+/// The page lists the subcommands as the help does. `OARLOCK_WRITE_DOCS=1` writes its table anew.
+#[test]
+fn the_page_lists_every_subcommand() {
+    const BEGIN: &str =
+        "<!-- subcommands: written by `OARLOCK_WRITE_DOCS=1 cargo test -p oarlock-cli --test cli man` -->\n";
+    const END: &str = "<!-- end of subcommands -->\n";
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut table = String::from("| subcommand | what it does |\n|---|---|\n");
+    for (name, about) in subcommands(&finish(TestContext::new().bare(["--help"])).out) {
+        let is_page = docs.join(format!("{name}.md")).exists();
+        let link = if is_page { format!("[`{name}`]({name}.md)") } else { format!("`{name}`") };
+        table.push_str(&format!("| {link} | {} |\n", about.replace('|', "\\|")));
+    }
+    assert!(table.lines().count() > 15, "{table}");
+    let old = std::fs::read_to_string(docs.join("cli.md")).unwrap();
+    let (before, rest) = old.split_once(BEGIN).expect("the page has lost the mark of its table");
+    let (_, after) = rest.split_once(END).expect("the page has lost the end of its table");
+    let new = format!("{before}{BEGIN}{table}{END}{after}");
+    if std::env::var_os("OARLOCK_WRITE_DOCS").is_some() {
+        std::fs::write(docs.join("cli.md"), new).unwrap();
+    } else {
+        assert!(old == new, "docs/cli.md is not what the help says: run this test with OARLOCK_WRITE_DOCS=1");
+    }
+}
 
 #[test]
 fn every_subcommand_has_a_page() {
     let context = TestContext::new();
     let (help, main) = (context.run(&["--help"]).out, context.run(&["man"]));
     assert!(main.out.contains(".TH oarlock 1"), "{main:?}");
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // A line that goes on is indented further.
-    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty());
-    let subcommands: Vec<_> = names.collect();
-    assert!(["run", "elect", "watch", "man"].iter().all(|known| subcommands.contains(known)), "{help}");
-    for subcommand in subcommands.into_iter().filter(|&subcommand| subcommand != "help") {
+    let subcommands: Vec<_> = subcommands(&help).into_iter().map(|(name, _)| name).collect();
+    let known = ["run", "elect", "watch", "man"];
+    assert!(known.iter().all(|known| subcommands.iter().any(|name| name == known)), "{help}");
+    for subcommand in subcommands.iter().map(String::as_str) {
         assert!(main.out.contains(subcommand), "{subcommand}");
         let page = context.run(&["man", subcommand]);
         assert_eq!(page.code, Some(0), "{subcommand}");
@@ -22,7 +47,7 @@ fn every_subcommand_has_a_page() {
         // The common flags fit a screen.
         let mut short = context.bare([subcommand, "--help"]);
         short.env("COLUMNS", "100");
-        let lines = super::support::finish(short).out.lines().count();
+        let lines = finish(short).out.lines().count();
         assert!(lines <= 32, "{subcommand} --help has {lines} lines");
     }
 }
@@ -69,7 +94,7 @@ fn live_names_are_completed() {
         );
         let mut shell = context.session("bash");
         shell.args(["-c", &script]).env("OARLOCK_URL", context.url());
-        let done = super::support::finish(shell);
+        let done = finish(shell);
         let mut names: Vec<_> = done.out.lines().filter(|line| !line.starts_with('-')).map(str::to_owned).collect();
         names.sort_unstable();
         (names, done.err)

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::job::Terminal;
-use super::support::{Done, PATIENCE, Running, TestContext, finish, is_alive};
+use super::support::{Done, PATIENCE, Running, TestContext, finish, is_alive, subcommands};
 
 /// A store, and what it cannot do.
 struct StoreUnderTest<'a> {
@@ -24,13 +24,9 @@ struct StoreUnderTest<'a> {
     used: RefCell<BTreeSet<String>>,
 }
 
-/// The subcommands that the help lists.
-fn subcommands(context: &TestContext) -> BTreeSet<String> {
-    let help = finish(context.bare(["--help"])).out;
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // A description that goes on in the next line is indented further.
-    let names = listed.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
-    names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").map(str::to_owned).collect()
+/// The names of the subcommands that the help lists.
+fn names(context: &TestContext) -> BTreeSet<String> {
+    subcommands(&finish(context.bare(["--help"])).out).into_iter().map(|(name, _)| name).collect()
 }
 
 impl<'a> StoreUnderTest<'a> {
@@ -144,7 +140,7 @@ impl<'a> StoreUnderTest<'a> {
         self.expect(&["completions", "bash"], 0, "oarlock");
         self.expect(&["man", "run"], 0, ".TH");
 
-        let missing: Vec<_> = subcommands(self.context).difference(&self.used.borrow()).cloned().collect();
+        let missing: Vec<_> = names(self.context).difference(&self.used.borrow()).cloned().collect();
         assert!(missing.is_empty(), "not tried on {}: {missing:?}", self.url);
     }
 
@@ -253,7 +249,7 @@ fn death_of(pid: &str) -> u64 {
 fn every_subcommand_that_runs_a_command_is_cut_off() {
     let context = TestContext::new();
     let ends_a_command = |name: &String| finish(context.bare(["help", name])).out.contains("--kill-after");
-    let found: Vec<_> = subcommands(&context).into_iter().filter(ends_a_command).collect();
+    let found: Vec<_> = names(&context).into_iter().filter(ends_a_command).collect();
     assert_eq!(found, ["elect", "once", "run"]);
 }
 

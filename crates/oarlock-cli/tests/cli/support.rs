@@ -114,6 +114,22 @@ impl TestContext {
     }
 }
 
+/// The subcommands that a help text lists, each with what it does, in its order.
+pub(super) fn subcommands(help: &str) -> Vec<(String, String)> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let mut found: Vec<(String, String)> = Vec::new();
+    for line in listed.map(|line| line.strip_prefix("  ").expect("each is indented")) {
+        match (line.split_once(' ').filter(|(name, _)| !name.is_empty()), found.last_mut()) {
+            (Some((name, about)), _) => found.push((name.to_owned(), about.trim().to_owned())),
+            // A description that goes on in the next line is indented further.
+            (None, Some((_, about))) => *about = format!("{about} {}", line.trim()),
+            (None, None) => panic!("no name: {line}"),
+        }
+    }
+    found.retain(|(name, _)| name != "help");
+    found
+}
+
 pub(super) fn finish(command: Command) -> Done {
     Running::start(command).finish()
 }

@@ -245,10 +245,10 @@ impl Request {
         {
             return Ok(Some(Admission::Store(Some(pass))));
         }
-        let ticket = core.gate.ticket(&self.claim.resource);
-        let lane = ticket.lane().clone();
+        let entrant = core.gate.entrant(&self.claim.resource);
+        let queue = entrant.queue().clone();
         let waiting = if self.may_be_carried(core) {
-            Some(WaitingInLine { core, in_line: lane.line.join(self.next_claim(core, None)?) })
+            Some(WaitingInLine { core, in_line: queue.line.join(self.next_claim(core, None)?) })
         } else {
             None
         };
@@ -272,7 +272,7 @@ impl Request {
                 Next::Carried(carried) => carried.admit(core),
                 Next::Passed(pass) => Admission::Store(Some(pass)),
             }),
-            pass = ticket.enter(self.claim.weight) => Some(Admission::Store(Some(pass))),
+            pass = entrant.enter(self.claim.weight) => Some(Admission::Store(Some(pass))),
             () = nap_until(&*core.clock, give_up) => None,
         };
         Ok(admission)

@@ -16,12 +16,12 @@ use crate::claim::{ResourceName, Weight};
 /// The local queues of a client, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
+    queues: Arc<Mutex<HashMap<ResourceName, Arc<NameQueue>>>>,
 }
 
 /// The queue of one name.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct NameQueue {
     turn: Arc<RwLock<()>>,
     queued: AtomicU32,
     /// The claims in it that a release may carry.
@@ -32,7 +32,7 @@ pub(crate) struct Lane {
 #[derive(Debug)]
 pub(crate) struct Pass {
     _turn: Turn,
-    ticket: Ticket,
+    entrant: Entrant,
 }
 
 #[derive(Debug)]
@@ -41,84 +41,84 @@ enum Turn {
     Alone { _guard: OwnedRwLockWriteGuard<()> },
 }
 
-/// A claim in a lane, queued or passed; the lane is removed with its last one.
+/// A claim in a queue, queued or passed; the queue is removed with its last one.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    lanes: Arc<Mutex<HashMap<ResourceName, Arc<Lane>>>>,
+pub(crate) struct Entrant {
+    queues: Arc<Mutex<HashMap<ResourceName, Arc<NameQueue>>>>,
     name: ResourceName,
-    lane: Arc<Lane>,
+    queue: Arc<NameQueue>,
 }
 
 impl Gate {
-    /// See [`Ticket::enter`].
+    /// See [`Entrant::enter`].
     #[cfg(test)]
     pub(crate) async fn enter(&self, name: &ResourceName, weight: Weight) -> Pass {
-        self.ticket(name).enter(weight).await
+        self.entrant(name).enter(weight).await
     }
 
     /// The turn of a claim of this weight, if no other one is in its way.
     pub(crate) fn try_enter(&self, name: &ResourceName, weight: Weight) -> Option<Pass> {
-        let ticket = self.ticket(name);
+        let entrant = self.entrant(name);
         let turn = match weight {
-            Weight::All => Turn::Alone { _guard: ticket.lane.turn.clone().try_write_owned().ok()? },
-            Weight::Units(_) => Turn::Shared { _guard: ticket.lane.turn.clone().try_read_owned().ok()? },
+            Weight::All => Turn::Alone { _guard: entrant.queue.turn.clone().try_write_owned().ok()? },
+            Weight::Units(_) => Turn::Shared { _guard: entrant.queue.turn.clone().try_read_owned().ok()? },
         };
-        Some(Pass { _turn: turn, ticket })
+        Some(Pass { _turn: turn, entrant })
     }
 
-    /// A claim that queues, once it [enters](Ticket::enter).
-    pub(crate) fn ticket(&self, name: &ResourceName) -> Ticket {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let lane = lanes.entry(name.clone()).or_default().clone();
-        lane.queued.fetch_add(1, Ordering::Relaxed);
-        Ticket { lanes: self.lanes.clone(), name: name.clone(), lane }
+    /// A claim that queues, once it [enters](Entrant::enter).
+    pub(crate) fn entrant(&self, name: &ResourceName) -> Entrant {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.entry(name.clone()).or_default().clone();
+        queue.queued.fetch_add(1, Ordering::Relaxed);
+        Entrant { queues: self.queues.clone(), name: name.clone(), queue }
     }
 }
 
-impl Ticket {
+impl Entrant {
     /// Waits for the turn of a claim of this weight.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
     pub(crate) async fn enter(self, weight: Weight) -> Pass {
         let turn = match weight {
-            Weight::All => Turn::Alone { _guard: self.lane.turn.clone().write_owned().await },
-            Weight::Units(_) => Turn::Shared { _guard: self.lane.turn.clone().read_owned().await },
+            Weight::All => Turn::Alone { _guard: self.queue.turn.clone().write_owned().await },
+            Weight::Units(_) => Turn::Shared { _guard: self.queue.turn.clone().read_owned().await },
         };
-        Pass { _turn: turn, ticket: self }
+        Pass { _turn: turn, entrant: self }
     }
 
     /// The queue that it is in.
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub(crate) fn queue(&self) -> &Arc<NameQueue> {
+        &self.queue
     }
 }
 
 impl Pass {
     /// How many claims wait behind this one here.
     pub(crate) fn behind(&self) -> u32 {
-        self.ticket.lane.behind()
+        self.entrant.queue.behind()
     }
 
     /// The queue behind this one.
-    pub(crate) fn lane(&self) -> Arc<Lane> {
-        self.ticket.lane.clone()
+    pub(crate) fn queue(&self) -> Arc<NameQueue> {
+        self.entrant.queue.clone()
     }
 }
 
-impl Lane {
+impl NameQueue {
     /// How many claims wait behind the one that passed.
     pub(crate) fn behind(&self) -> u32 {
         self.queued.load(Ordering::Relaxed).saturating_sub(1)
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Entrant {
     fn drop(&mut self) {
-        // Under the lock, so that no claim enters a lane that is being removed.
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.lane.queued.fetch_sub(1, Ordering::Relaxed) == 1 {
-            lanes.remove(&self.name);
+        // Under the lock, so that no claim enters a queue that is being removed.
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.queue.queued.fetch_sub(1, Ordering::Relaxed) == 1 {
+            queues.remove(&self.name);
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         drop((reader, other));
         let pass = futures_ready(&mut writer).await.expect("the readers are gone");
         drop(pass);
-        assert!(gate.lanes.lock().unwrap().is_empty(), "nothing is left behind");
+        assert!(gate.queues.lock().unwrap().is_empty(), "nothing is left behind");
     }
 
     /// A task that comes late must not be served before those that queue.
@@ -148,7 +148,7 @@ mod tests {
     async fn a_try_does_not_overtake_what_queues() {
         let gate = Gate::default();
         let name = ResourceName::new("r").unwrap();
-        let first = gate.try_enter(&name, Weight::All).expect("the lane is empty");
+        let first = gate.try_enter(&name, Weight::All).expect("the queue is empty");
         let mut second = Box::pin(gate.enter(&name, Weight::All));
         assert!(futures_ready(&mut second).await.is_none());
         assert!(gate.try_enter(&name, Weight::All).is_none());
@@ -157,8 +157,8 @@ mod tests {
         assert!(gate.try_enter(&name, Weight::ONE).is_none(), "the second is next");
         let pass = futures_ready(&mut second).await.expect("it is its turn");
         drop(pass);
-        drop(gate.try_enter(&name, Weight::ONE).expect("the lane is empty"));
-        assert!(gate.lanes.lock().unwrap().is_empty(), "nothing is left behind");
+        drop(gate.try_enter(&name, Weight::ONE).expect("the queue is empty"));
+        assert!(gate.queues.lock().unwrap().is_empty(), "nothing is left behind");
     }
 
     async fn futures_ready<F: Future + Unpin>(future: F) -> Option<F::Output> {

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
 use super::entropy::Entropy;
-use super::gate::Lane;
+use super::gate::NameQueue;
 use super::line::{Carried, SHORT};
 use super::reaper::Orphan;
 use super::releaser::Releaser;
@@ -117,10 +117,10 @@ impl Watchdog {
     }
 
     /// Adds a waiter, and notifies `wakeup` when it should attempt again.
-    pub(crate) fn wait(&self, claim: Arc<Claim>, wakeup: Arc<Notify>, lane: Option<Arc<Lane>>, from: Moment) {
+    pub(crate) fn wait(&self, claim: Arc<Claim>, wakeup: Arc<Notify>, queue: Option<Arc<NameQueue>>, from: Moment) {
         let ttl = claim.waiter_ttl();
         let renew_at = Some(from + self.0.entropy.jitter(ttl / 3));
-        self.keep(claim, (Role::Waiter { wakeup, lane }, None), ttl, renew_at, false);
+        self.keep(claim, (Role::Waiter { wakeup, queue }, None), ttl, renew_at, false);
     }
 
     /// Adds an entry, and wakes the task in time: from outside of the runtime if `from_outside`.
@@ -212,8 +212,8 @@ impl Watchdog {
     }
 
     /// Checks the queue behind a holder of this process every millisecond, until nothing happens there.
-    pub(crate) fn check_lane(&self, lane: Arc<Lane>, now: Moment) {
-        self.0.lock().lanes.push(lane);
+    pub(crate) fn check_queue(&self, queue: Arc<NameQueue>, now: Moment) {
+        self.0.lock().queues.push(queue);
         // A holder calls this, and may block its thread next: the task must not wait for that.
         if !(self.0.runtime.has_other_threads() && self.0.wake_from_outside()) {
             let _entries = self.0.lock();
@@ -353,18 +353,18 @@ impl Shared {
     /// Wakes claims that wait for too long behind a holder of this process, and withdraws those whose tasks do not
     /// react.
     fn check_lanes(&self) {
-        let mut lanes = std::mem::take(&mut self.lock().lanes);
-        if lanes.is_empty() {
+        let mut queues = std::mem::take(&mut self.lock().queues);
+        if queues.is_empty() {
             return;
         }
         let now = self.clock.now();
-        for Carried { claim, pass, attempt, .. } in lanes.iter().filter_map(|lane| lane.line.take_abandoned(now)) {
+        for Carried { claim, pass, attempt, .. } in queues.iter().filter_map(|queue| queue.line.take_abandoned(now)) {
             let orphan = Orphan { claim, attempt: Some(attempt), release: None, end: End::Withdrawn, held_for: None };
             self.runtime.spawn(orphan.finish(self.releaser.clone(), self.observers.clone()));
             drop(pass);
         }
-        lanes.retain(|lane| lane.line.wake_late(now));
-        self.lock().lanes.append(&mut lanes);
+        queues.retain(|queue| queue.line.wake_late(now));
+        self.lock().queues.append(&mut queues);
     }
 
     fn note_next_check(&self) -> Moment {
@@ -374,7 +374,7 @@ impl Shared {
         let planned = Moment::from_nanos(self.next_check.load(Ordering::Relaxed));
         let now = self.clock.now();
         let next = if planned > now { planned.min(first) } else { first };
-        let next = if entries.lanes.is_empty() { next } else { next.min(now + SHORT) };
+        let next = if entries.queues.is_empty() { next } else { next.min(now + SHORT) };
         self.next_check.store(next.as_nanos(), Ordering::Relaxed);
         next
     }

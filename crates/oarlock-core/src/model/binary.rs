@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, EntryState, Grave, Resource};
+use super::{Broken, Entry, EntryState, Resource};
 use crate::claim::{ClaimId, Fence, Kind, Label, Lifetime, Limit, Weight};
 use crate::clock::Moment;
 use crate::state::Ending;
@@ -29,8 +29,8 @@ impl Resource {
         for entry in &self.entries {
             entry.to_bytes(out);
         }
-        put_count(out, self.graves.len());
-        for Grave { id, ending } in &self.graves {
+        put_count(out, self.broken.len());
+        for Broken { id, ending } in &self.broken {
             out.extend_from_slice(&id.bits().to_le_bytes());
             put_ending(out, ending);
         }
@@ -49,11 +49,11 @@ impl Resource {
         for _ in 0..count {
             entries.push(input.entry()?);
         }
-        let mut graves = Vec::new();
+        let mut broken = Vec::new();
         for _ in 0..input.count()? {
-            graves.push(Grave { id: ClaimId::from_bits(input.wide()?), ending: input.ending()? });
+            broken.push(Broken { id: ClaimId::from_bits(input.wide()?), ending: input.ending()? });
         }
-        let resource = Self { capacity, entries, last_fence, memo, last_used_micros, graves, ..Self::default() };
+        let resource = Self { capacity, entries, last_fence, memo, last_used_micros, broken, ..Self::default() };
         input.0.is_empty().then_some(resource)
     }
 }
@@ -324,8 +324,8 @@ mod tests {
             last_fence: rng.u64(..),
             memo: rng.bool().then(|| (0..rng.usize(..9)).map(|_| rng.u8(..)).collect()),
             last_used_micros: rng.u64(..),
-            graves: (0..rng.usize(..3))
-                .map(|_| Grave { id: ClaimId::from_bits(rng.u128(..)), ending: ending(&mut rng) })
+            broken: (0..rng.usize(..3))
+                .map(|_| Broken { id: ClaimId::from_bits(rng.u128(..)), ending: ending(&mut rng) })
                 .collect(),
             ..Resource::default()
         }

@@ -25,7 +25,7 @@ pub(super) const LOCKS: [&str; 7] = ["free", "asked again", "cut off", "ended", 
 /// What a correct lock does where nothing is broken.
 ///
 /// # Errors
-/// What the store says.
+/// Any error that the store returns.
 pub(super) async fn calm(broken: &BrokenStore, journal: &Arc<Journal>) -> Result<()> {
     // A waiter asks the store again and again within its lease.
     let free = a_lock_is_free(broken, journal, "free", LONGER_THAN_ANY_WAIT, TTL);
@@ -38,7 +38,7 @@ pub(super) async fn calm(broken: &BrokenStore, journal: &Arc<Journal>) -> Result
 /// All of them, at once.
 ///
 /// # Errors
-/// What the store says.
+/// Any error that the store returns.
 pub(super) async fn all(broken: &BrokenStore, journal: &Arc<Journal>) -> Result<()> {
     let (cut, told, stopped, killed, ghost) = tokio::join!(
         a_holder_is_cut_off(broken, journal),

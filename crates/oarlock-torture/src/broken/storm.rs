@@ -29,7 +29,7 @@ const CALM: Duration = Duration::from_millis(500);
 /// ghosts, and die. The scenes before it show what a storm hides.
 ///
 /// # Errors
-/// What the store says.
+/// Any error that the store returns.
 pub async fn storm(broken: Arc<BrokenStore>, contenders: u32, span: Duration) -> Result<Record> {
     let journal = Journal::new();
     journal.phase("calm");

@@ -608,13 +608,6 @@ async fn warm(conn: &mut Conn) -> Result<()> {
     conn.exec_drop(INSPECT, ("", "", nothing, 1)).await.map_err(failed)
 }
 
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bits = [0; N];
-    getrandom::fill(&mut bits)
-        .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
-    Ok(bits)
-}
-
 #[cfg(test)]
 mod tests {
     use oarlock_testbed::SqlServer;

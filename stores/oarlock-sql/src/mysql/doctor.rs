@@ -14,6 +14,7 @@ use oarlock_core::url::Url;
 use tokio::sync::Mutex;
 
 use crate::config::is_session;
+use crate::doctor::{Role, examine_others};
 use crate::inspect;
 use crate::mysql::config::Config;
 use crate::mysql::connection::{dial, is_read_only, probe};
@@ -145,34 +146,19 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     };
     let is_cluster = within(patience(url), primary).await?;
     // All nodes of a cluster take writes, which has a finding of its own.
-    for host in config.route().others().filter(|_| !is_cluster) {
-        let address = Shown(host).to_string();
-        let mut on = report.on(&address);
-        match within(patience(url), stands_by(&config.only(host), &mut on)).await {
-            Ok(true) => {}
-            Ok(false) => {
-                let primary = Shown(config.route().current()).to_string();
-                let reason =
-                    format!("it takes writes, as {primary} does: each of them grants what the other has granted");
-                on.find(&TWO_PRIMARIES, reason);
-            }
-            Err(error) => on.failed(&error),
-        }
+    if !is_cluster {
+        examine_others(url, &config.route(), report, &TWO_PRIMARIES, |host| role(config.only(&host))).await;
     }
     Ok(())
 }
 
-/// Whether a server that is not the primary takes no writes, so that clients pass over it.
-async fn stands_by(config: &Config, on: &mut OnServer<'_>) -> Result<bool> {
-    let mut conn = dial(config).await?;
+async fn role(config: Config) -> Result<Role> {
+    let mut conn = dial(&config).await?;
     let sent = Instant::now();
-    let read_only = is_read_only(&mut conn).await.map_err(failed);
-    on.latency(sent.elapsed());
+    let is_read_only = is_read_only(&mut conn).await.map_err(failed);
+    let took = sent.elapsed();
     let _ = conn.disconnect().await;
-    if let Ok(read_only) = read_only {
-        on.fact("role", if read_only { "read-only" } else { "takes writes" });
-    }
-    read_only
+    Ok(Role { is_read_only: is_read_only?, took })
 }
 
 /// Whether the server is a node of a cluster.

@@ -17,8 +17,8 @@ use oarlock_core::reconnect::Ends;
 use oarlock_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 
-use crate::mysql::connection::{Pool, random};
-use crate::mysql::error::{NOT_ALLOWED_IN_GROUP, SCHEME, failed, is_killed};
+use crate::mysql::connection::Pool;
+use crate::mysql::error::{NOT_ALLOWED_IN_GROUP, SCHEME, STORE, failed, is_killed};
 use crate::mysql::flavour::Flavour;
 use crate::mysql::request_pool::Connection;
 use crate::route::Host;
@@ -89,7 +89,7 @@ impl Ends for Session {
 impl Session {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            number: i64::from_ne_bytes(random()?) & (i64::MAX >> 1) | 1,
+            number: STORE.random_number()? | 1,
             has_lock: AtomicBool::new(true),
             over: SessionEnd::new(),
             left: AtomicBool::new(false),
@@ -216,7 +216,7 @@ pub(crate) async fn begin(conn: &mut Conn, flavour: Flavour, session: &Session) 
     if before.is_some() && run(conn).await?.as_ref() != before {
         return Ok(Begun::Elsewhere);
     }
-    let random = random::<16>()?;
+    let random: [u8; 16] = STORE.random()?;
     let kills = flavour.kills(conn).await.map_err(failed)?;
     match conn.exec_drop("CALL oarlock_begin(?, ?, ?)", (session.number, random.as_slice(), kills)).await {
         // Group replication takes no changes to what is not replicated.

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use oarlock_core::driver::SessionEnd;
 use oarlock_core::reconnect::{Ends, Reopened};
 use oarlock_core::{ClaimId, Error, ErrorKind, Result};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
-use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, Socket, Statement};
 
 use crate::postgres::config::Config;
@@ -21,9 +20,10 @@ use crate::postgres::error::{
 use crate::postgres::holder_watch::HolderWatch;
 use crate::postgres::left_open::LeftOpen;
 use crate::postgres::listening::{self, Listening};
+use crate::postgres::pooler::{first, is_our_own};
 use crate::postgres::request_pool::{ConnectionLease, RequestPool};
 use crate::postgres::schema;
-use crate::postgres::tls::{AsIs, Encrypted, Tls};
+use crate::postgres::tls::{Encrypted, Tls};
 use crate::postgres::watch::{Hub, end, tell};
 use crate::route::Miss;
 
@@ -195,7 +195,7 @@ impl Ends for Connection {
 
 impl Open for Session {
     async fn open(config: Config, _: Run) -> Result<(Self, Option<i64>)> {
-        let number = random()? | 1;
+        let number = STORE.random_number()? | 1;
         let (client, connection) = dial_with(&config, |client| {
             client
                 .keepalives_idle(SESSION_IDLE)
@@ -256,45 +256,6 @@ async fn run_of(client: &Client) -> Result<i64> {
     first(client, run).await
 }
 
-/// Two bits less than a number has, so that it is positive here and in the two halves that the server shows of a lock.
-pub(crate) fn random() -> Result<i64> {
-    let mut bits = [0; 8];
-    getrandom::fill(&mut bits)
-        .map_err(|error| Error::new(ErrorKind::Os, "no random numbers").on(SCHEME).because(error))?;
-    Ok(i64::from_ne_bytes(bits) & (i64::MAX >> 1))
-}
-
-/// Whether the server's process at the other end is ours alone. A pooler does not know yet which one will serve us when
-/// it hands out the key for cancelling requests, so the key names another process than the one that answers.
-pub(crate) async fn is_our_own(client: &Client) -> Result<bool> {
-    let (mut heard, said) = tokio::io::duplex(ENCRYPT.len() + CANCEL.len() + 8);
-    let unheard = |error| STORE.unexpected("no key").because(error);
-    // The client crate does not show its key, but writes it to any stream; where it encrypts, it asks for that
-    // first. Nothing of it leaves this process.
-    heard.write_all(b"S").await.map_err(unheard)?;
-    client.cancel_token().cancel_query_raw(said, AsIs).await.map_err(failed)?;
-    let mut request = Vec::with_capacity(ENCRYPT.len() + CANCEL.len() + 8);
-    heard.read_to_end(&mut request).await.map_err(unheard)?;
-    let request = request.strip_prefix(&ENCRYPT).unwrap_or(&request);
-    let key = request.strip_prefix(&CANCEL).and_then(|key| key.first_chunk()).map(|pid| i32::from_be_bytes(*pid));
-    Ok(key == Some(first(client, "SELECT pg_backend_pid(), $1::bigint AS echo").await?))
-}
-
-/// What is in the first row of the answer to `sql`, if it is the answer to this very request: before we know that there
-/// is no pooler in between, it may be another's.
-pub(crate) async fn first<T: for<'a> FromSql<'a>>(client: &Client, sql: &str) -> Result<T> {
-    let number = random()?;
-    let rows = client.query_typed(sql, &[(&number, Type::INT8)]).await.map_err(failed)?;
-    let ours = rows.first().filter(|row| row.try_get::<_, i64>("echo").is_ok_and(|echo| echo == number));
-    ours.ok_or_else(not_ours)?.try_get(0).map_err(failed)
-}
-
-/// How a request to cancel begins: its length and its code. The number of a process and a secret follow.
-const CANCEL: [u8; 8] = [0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
-
-/// A question whether to encrypt.
-const ENCRYPT: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
-
 /// Ends a session and its streams, however its task ends.
 struct Ending {
     hub: Arc<Hub>,
@@ -331,7 +292,7 @@ impl Pool {
         let renewals = Reopened::new(SCHEME).on(runtime.clone());
         let (session, sessions) = (Reopened::new(SCHEME).on(runtime.clone()), Mutex::default());
         let (closed, pooled) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (next, holder_watch) = (AtomicI64::new(random()?), HolderWatch::default());
+        let (next, holder_watch) = (AtomicI64::new(STORE.random_number()?), HolderWatch::default());
         let (last_run, moves) = (Run::default(), Mutex::default());
         let pool = Arc::new(Self {
             config,

@@ -13,11 +13,12 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::config::is_session;
+use crate::doctor::{Role, examine_others};
 use crate::inspect;
 use crate::postgres::config::Config;
-use crate::postgres::connection::is_our_own;
 use crate::postgres::driver::INSPECT;
 use crate::postgres::error::failed;
+use crate::postgres::pooler::is_our_own;
 use crate::postgres::raw;
 use crate::postgres::schema::FORMAT;
 use crate::route::Shown;
@@ -117,32 +118,15 @@ UNION ALL SELECT 'unlogged', coalesce(string_agg(relname, ', '), '') FROM pg_cla
 async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
     within(patience(url), primary(url, &config, report)).await?;
-    for host in config.route().others() {
-        let address = Shown(host).to_string();
-        let mut on = report.on(&address);
-        match within(patience(url), stands_by(&config.only(host), &mut on)).await {
-            Ok(true) => {}
-            Ok(false) => {
-                let primary = Shown(config.route().current()).to_string();
-                let reason =
-                    format!("it takes writes, as {primary} does: each of them grants what the other has granted");
-                on.find(&TWO_PRIMARIES, reason);
-            }
-            Err(error) => on.failed(&error),
-        }
-    }
+    examine_others(url, &config.route(), report, &TWO_PRIMARIES, |host| role(config.only(&host))).await;
     Ok(())
 }
 
-/// Whether a server that is not the primary takes no writes, so that clients pass over it.
-async fn stands_by(config: &Config, on: &mut OnServer<'_>) -> Result<bool> {
-    let client = raw::connect(config).await?;
+async fn role(config: Config) -> Result<Role> {
+    let client = raw::connect(&config).await?;
     let sent = Instant::now();
     let answers = ask(&client, "SELECT 'read_only', current_setting('transaction_read_only')").await?;
-    on.latency(sent.elapsed());
-    let read_only = answers.text("read_only") == "on";
-    on.fact("role", if read_only { "read-only" } else { "takes writes" });
-    Ok(read_only)
+    Ok(Role { is_read_only: answers.text("read_only") == "on", took: sent.elapsed() })
 }
 
 /// The server that serves the clients.

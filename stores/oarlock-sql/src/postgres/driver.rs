@@ -14,7 +14,7 @@ use oarlock_core::{Claim, ClaimId, Error, Lifetime, ResourceName, Result};
 use tokio_postgres::types::Type;
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::{Pool, Session, param, random};
+use crate::postgres::connection::{Pool, Session, param};
 use crate::postgres::error::{SCHEME, STORE};
 use crate::postgres::guarantees;
 use crate::postgres::watch::Hub;
@@ -344,7 +344,7 @@ impl Postgres {
 /// A ticket for a request of a waiter that may be granted before it asks again; `None` for one that must ask.
 fn ticket(hub: &Hub, claim: &Claim) -> Option<i64> {
     let may_be_handed = claim.may_be_handed() && ends_with_session(claim);
-    if may_be_handed { hub.kept(claim.id, |kept| kept.ticket(random)).flatten() } else { None }
+    if may_be_handed { hub.kept(claim.id, |kept| kept.ticket(|| STORE.random_number())).flatten() } else { None }
 }
 
 /// The grant of a claim in this session.

@@ -4,8 +4,9 @@ use oarlock_core::Result;
 use tokio_postgres::Client;
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::{dial, first};
+use crate::postgres::connection::dial;
 use crate::postgres::error::{STORE, failed};
+use crate::postgres::pooler::first;
 
 /// The format of tables and functions that this code speaks.
 pub(crate) const FORMAT: i32 = 11;

@@ -14,9 +14,10 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 use crate::postgres::config::Config;
-use crate::postgres::connection::{Owned, Param, dial, is_our_own, param};
+use crate::postgres::connection::{Owned, Param, dial, param};
 use crate::postgres::error::{SCHEME, STORE, failed, read_only};
 use crate::postgres::key::Key;
+use crate::postgres::pooler::is_our_own;
 use crate::postgres::tls::Tls;
 
 /// A wait is one statement, whose snapshot keeps dead rows from being removed: after so long it begins anew.

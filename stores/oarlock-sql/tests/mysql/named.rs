@@ -1,7 +1,6 @@
 //! Locks shared with programs that use the server's own: the mariadb client, and what a connection is good for.
 
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable as _;
@@ -13,6 +12,7 @@ use oarlock_testbed::proxy::Proxy;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use crate::shell::Shell;
 use crate::store::{Server, claim, config, start, until};
 
 /// Longer than anything here takes on a busy machine.
@@ -33,50 +33,12 @@ fn wait_for(lock: Mutex) -> JoinHandle<oarlock_core::Result<Guard>> {
     tokio::spawn(async move { lock.wait(BOUND).lock().await })
 }
 
-/// The plain client program, told one statement at a time.
-struct Plain {
-    child: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Plain {
-    fn start(server: &Server) -> Self {
-        let mut command = Command::new("mariadb");
-        command.args([
-            "--no-defaults",
-            "--protocol=tcp",
-            "--user=root",
-            "--batch",
-            "--skip-column-names",
-            "--unbuffered",
-        ]);
-        command.arg(format!("--host={}", server.addr().ip())).arg(format!("--port={}", server.addr().port()));
-        let mut child = command.arg("locks").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, input, output: BufReader::new(output).lines() }
-    }
-
-    fn say(&mut self, statement: &str) {
-        writeln!(self.input, "{statement};").unwrap();
-        self.input.flush().unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        self.output.next().unwrap().unwrap()
-    }
-
-    fn ask(&mut self, statement: &str) -> String {
-        self.say(statement);
-        self.hear()
-    }
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The plain client program.
+fn plain(server: &Server) -> Shell {
+    let mut command = Command::new("mariadb");
+    command.args(["--no-defaults", "--protocol=tcp", "--user=root", "--batch", "--skip-column-names", "--unbuffered"]);
+    command.arg(format!("--host={}", server.addr().ip())).arg(format!("--port={}", server.addr().port()));
+    Shell::start(command.arg("locks"))
 }
 
 /// How many wait for a named lock.
@@ -90,7 +52,7 @@ async fn locks_are_shared_with_the_plain_client(on: Flavour) {
     {
         let client = connect(config).await;
         let lock = || client.mutex(name);
-        let mut plain = Plain::start(&server);
+        let mut plain = plain(&server);
 
         // They hold, and we wait.
         assert_eq!(plain.ask(&format!("SELECT GET_LOCK({key}, 0)")), "1");
@@ -115,7 +77,7 @@ async fn locks_are_shared_with_the_plain_client(on: Flavour) {
         // They are killed.
         let waiting = wait_for(lock());
         until(&mut root, WAITING, 1).await;
-        plain.child.kill().unwrap();
+        plain.kill();
         let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
         guard.release().await.unwrap();
     }

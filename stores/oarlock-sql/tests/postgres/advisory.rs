@@ -1,7 +1,6 @@
 //! Locks shared with programs that use the server's own: psql, and what a connection is good for.
 
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use oarlock_core::driver::{Attempt, Driver as _};
@@ -12,6 +11,7 @@ use oarlock_testbed::PgBouncer;
 use oarlock_testbed::proxy::{Proxy, Then};
 use tokio::task::JoinHandle;
 
+use crate::shell::Shell;
 use crate::store::{Server, claim, config, start, until};
 
 /// Longer than anything here takes on a busy machine.
@@ -32,42 +32,8 @@ fn wait_for(lock: Mutex) -> JoinHandle<oarlock_core::Result<Guard>> {
     tokio::spawn(async move { lock.wait(BOUND).lock().await })
 }
 
-/// The plain client program, told one statement at a time.
-struct Psql {
-    child: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Psql {
-    fn start(server: &Server) -> Self {
-        let mut command = Command::new("psql");
-        command.args(["-X", "-q", "-A", "-t"]).arg(server.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, input, output: BufReader::new(output).lines() }
-    }
-
-    fn say(&mut self, statement: &str) {
-        writeln!(self.input, "{statement};").unwrap();
-        self.input.flush().unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        self.output.next().unwrap().unwrap()
-    }
-
-    fn ask(&mut self, statement: &str) -> String {
-        self.say(statement);
-        self.hear()
-    }
-}
-
-impl Drop for Psql {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn psql(server: &Server) -> Shell {
+    Shell::start(Command::new("psql").args(["-X", "-q", "-A", "-t"]).arg(server.url()))
 }
 
 /// How many wait for an advisory lock.
@@ -83,7 +49,7 @@ async fn locks_are_shared_with_psql() {
     {
         let client = connect(config).await;
         let lock = || client.mutex(name);
-        let mut psql = Psql::start(&server);
+        let mut psql = psql(&server);
 
         // They hold, and we wait.
         assert_eq!(psql.ask(&format!("SELECT 'held' FROM pg_advisory_lock({key})")), "held");
@@ -108,7 +74,7 @@ async fn locks_are_shared_with_psql() {
         // They are killed.
         let waiting = wait_for(lock());
         until(&root, WAITING, 1).await;
-        psql.child.kill().unwrap();
+        psql.kill();
         let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
         guard.release().await.unwrap();
     }

@@ -4,7 +4,7 @@
 //! keep-alives, while its successor has started every lease anew and does not get them. A renewal is a keep-alive and a
 //! read that needs a majority, sent together and answered in any order. One renewal of a client at a time is on its way.
 
-use oarlock_conformance::explore::{Event, World};
+use oarlock_conformance::explore::{Event, World, changes};
 
 const TTL: u8 = 2;
 const CLIENTS: usize = 2;
@@ -116,11 +116,7 @@ impl World for Cluster {
         if self.believes(0) && self.believes(1) {
             return Err("two believe".to_owned());
         }
-        let mut add = |what, at: usize, change: &dyn Fn(&mut Self)| {
-            let mut world = self.clone();
-            change(&mut world);
-            next.push(((what, at), world));
-        };
+        let mut add = changes(self, next);
         if self.now < self.end {
             add("time passes", self.now.into(), &|world| {
                 world.now += 1;

@@ -24,9 +24,9 @@ enum Rule {
     KillsIgnored,
     /// The lease of a row counts from the reply.
     FromTheReply,
-    /// The client does not hear that the connection of its session has ended.
-    Deaf,
-    /// The client hears it, and goes on to believe until a renewal is answered.
+    /// The client is not told that the connection of its session has ended.
+    EndMissed,
+    /// The client is told, and goes on to believe until a renewal is answered.
     EndsWithARenewal,
 }
 
@@ -115,7 +115,7 @@ impl World for Database {
             });
             if self.session {
                 add("the session's connection is cut", &|world| {
-                    (world.session, world.unheard) = (false, world.rule != Rule::Deaf);
+                    (world.session, world.unheard) = (false, world.rule != Rule::EndMissed);
                 });
             }
             if self.requests {
@@ -194,7 +194,7 @@ fn only_a_dead_process_is_taken_for_dead() {
 #[test]
 fn wrong_liveness_locks_are_found() {
     let wrong = [Rule::LockAlone, Rule::AnyRun, Rule::KillsIgnored, Rule::FromTheReply];
-    for rule in wrong.into_iter().chain([Rule::Deaf, Rule::EndsWithARenewal]) {
+    for rule in wrong.into_iter().chain([Rule::EndMissed, Rule::EndsWithARenewal]) {
         crate::is_found(&format!("sql, {rule:?}"), Database::new(rule));
     }
 }

@@ -4,7 +4,7 @@
 //! that is cut off from the leader still answers reads. When a connection is lost, the fate of a request is unknown, and
 //! the client may go on with its session or begin another.
 
-use oarlock_conformance::explore::{Event, World};
+use oarlock_conformance::explore::{Event, World, changes};
 
 const SESSION: u8 = 3;
 /// Less than it: the leader may count from earlier than the client knows.
@@ -115,11 +115,7 @@ impl World for Ensemble {
         if self.believes(0) && self.believes(1) {
             return Err("two believe".to_owned());
         }
-        let mut add = |what, at: usize, change: &dyn Fn(&mut Self)| {
-            let mut world = self.clone();
-            change(&mut world);
-            next.push(((what, at), world));
-        };
+        let mut add = changes(self, next);
         if self.now < self.end {
             add("time passes", self.now.into(), &|world| {
                 world.now += 1;

@@ -94,8 +94,8 @@ impl PendingClaim {
     pub(super) fn queue(&mut self, ahead: Option<u32>, pass: Option<&Pass>) {
         if self.stage != Stage::Queued {
             self.stage = Stage::Queued;
-            let lane = pass.map(Pass::lane);
-            self.core.watchdog.wait(self.claim.clone(), self.wakeup.clone(), lane, self.sent);
+            let queue = pass.map(Pass::queue);
+            self.core.watchdog.wait(self.claim.clone(), self.wakeup.clone(), queue, self.sent);
         }
         self.core.observers.emit(&self.claim, || Step::Waiting { ahead });
     }

@@ -11,7 +11,7 @@ use crate::claim::{Claim, ClaimId, Fence};
 use crate::clock::Moment;
 use crate::driver::{Renewed, SessionEnd};
 use crate::engine::backoff::Backoff;
-use crate::engine::gate::Lane;
+use crate::engine::gate::NameQueue;
 use crate::error::{Error, Result};
 use crate::state::{Ending, Memo};
 
@@ -26,7 +26,7 @@ pub(super) struct Entries {
     /// How many publications there were.
     pub(super) publication: u64,
     /// The queues of this process in which a claim may wait for too long.
-    pub(super) lanes: Vec<Arc<Lane>>,
+    pub(super) queues: Vec<Arc<NameQueue>>,
     /// The sessions whose end a task waits for.
     pub(super) sessions: Vec<SessionEnd>,
 }
@@ -73,7 +73,7 @@ pub(super) enum Role {
         /// Notified when it should attempt again.
         wakeup: Arc<Notify>,
         /// The tasks of this process that wait behind it, for inspections.
-        lane: Option<Arc<Lane>>,
+        queue: Option<Arc<NameQueue>>,
     },
 }
 
@@ -152,8 +152,8 @@ impl Entry {
 
     pub(super) fn as_seen_now(&self) -> Arc<Claim> {
         match &self.role {
-            Role::Waiter { lane: Some(lane), .. } => {
-                Arc::new(Claim { behind: lane.behind(), ..Claim::clone(&self.claim) })
+            Role::Waiter { queue: Some(queue), .. } => {
+                Arc::new(Claim { behind: queue.behind(), ..Claim::clone(&self.claim) })
             }
             Role::Waiter { .. } | Role::Holder(_) => self.claim.clone(),
         }
