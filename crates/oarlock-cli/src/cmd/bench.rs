@@ -9,6 +9,9 @@ use oarlock_bench::Targets;
 use crate::args::{StoreArgs, span};
 use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
+#[cfg(feature = "serve")]
+use crate::bench::server;
+use crate::bench::worker::Role;
 use crate::bench::workers::Workers;
 use crate::bench::{show, worker};
 use crate::cmd::Examples;
@@ -38,6 +41,10 @@ pub(crate) struct BenchArgs {
     /// Give every task its own position in the store's queue
     #[arg(long)]
     pub(crate) fair: bool,
+    /// Measure over HTTP too, through an oarlock serve that is started for that: in the loads pair and names
+    #[cfg(feature = "serve")]
+    #[arg(long)]
+    pub(crate) http: bool,
     /// Run this load only; may be repeated
     #[arg(long, value_enum, value_name = "LOAD")]
     pub(crate) only: Vec<Load>,
@@ -47,15 +54,15 @@ pub(crate) struct BenchArgs {
 
 pub(crate) const EXAMPLES: Examples = &[("oarlock bench -u redis://localhost", "Measure locks on your store.")];
 
-/// With the number of a worker it is one of the processes of a contended load.
-pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failure> {
+/// With a role it is one of the processes that a run starts.
+pub(crate) fn main(args: &BenchArgs, role: Option<Role>) -> Result<Exit, Failure> {
     let plan = Plan::new(args)?;
-    on_all_cores(async {
-        match worker {
-            Some(number) => worker::work(&plan, number).await,
-            None => run(&plan).await,
-        }
-    })
+    match role {
+        None => on_all_cores(run(&plan)),
+        Some(Role::Contends(number)) => on_all_cores(worker::work(&plan, number)),
+        #[cfg(feature = "serve")]
+        Some(Role::Serves) => server::serve(&plan),
+    }
 }
 
 /// As a program that locks from many tasks would run.
@@ -74,7 +81,7 @@ async fn run(plan: &Plan) -> Result<Exit, Failure> {
         signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
         targets = connect(plan) => targets?,
     };
-    let (mut workers, bar) = (Workers::default(), Bar::new(plan));
+    let (mut workers, bar) = (Workers::default(), Bar::new(plan, &targets));
     let measured = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
@@ -101,6 +108,10 @@ async fn connect(plan: &Plan) -> Result<Targets, Failure> {
     progress::during(messages, &what, async {
         let mut targets = plan.connect().await?;
         targets.compare(|error| messages.warning(&format!("nothing to compare with: {error}"))).await;
+        #[cfg(feature = "serve")]
+        if plan.http {
+            targets.http = Some(crate::bench::http::start().await?);
+        }
         Ok(targets)
     })
     .await
@@ -118,12 +129,12 @@ fn verdict(findings: &Findings) -> Result<Exit, Failure> {
 struct Bar(Option<ProgressBar>);
 
 impl Bar {
-    fn new(plan: &Plan) -> Self {
+    fn new(plan: &Plan, targets: &Targets) -> Self {
         let messages = plan.store.messages;
         if messages.quiet || messages.format != Format::Table || !std::io::stderr().is_terminal() {
             return Self(None);
         }
-        let bar = ProgressBar::new(measure::steps(plan).into());
+        let bar = ProgressBar::new(measure::steps(plan, targets).into());
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg} {elapsed}, {eta} left") {
             bar.set_style(style);
         }
