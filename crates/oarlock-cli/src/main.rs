@@ -54,10 +54,10 @@ fn main() -> ExitCode {
             Err(failure) => tell(&failure).into(),
         },
         Some(cmd::completions::NAMES) => cmd::completions::names(argv.get(2..).unwrap_or_default()).into(),
-        Some(bench::worker::SUBCOMMAND) => match bench::worker::number(argv.get(2), argv.get(3)) {
-            Ok(number) => {
+        Some(bench::worker::SUBCOMMAND) => match bench::worker::Role::read(argv.get(2), argv.get(3)) {
+            Ok(role) => {
                 argv.drain(1..4);
-                work(argv, number).into()
+                work(argv, role).into()
             }
             Err(failure) => tell(&failure).into(),
         },
@@ -94,9 +94,9 @@ fn run(argv: Vec<OsString>, job: Option<&front::Job>) -> Exit {
 }
 
 /// One of the processes of a contended load.
-fn work(argv: Vec<OsString>, number: u32) -> Exit {
+fn work(argv: Vec<OsString>, role: bench::worker::Role) -> Exit {
     match Args::try_parse_from(argv).map(|args| args.command) {
-        Ok(Command::Bench(bench)) => cmd::bench::main(&bench, Some(number)).unwrap_or_else(|failure| tell(&failure)),
+        Ok(Command::Bench(bench)) => cmd::bench::main(&bench, Some(role)).unwrap_or_else(|failure| tell(&failure)),
         Ok(_) | Err(_) => Code::Usage.into(),
     }
 }

@@ -125,6 +125,12 @@ impl Board {
         self.nothing.clone()
     }
 
+    /// Shows this as the last sample.
+    #[cfg(test)]
+    pub(crate) fn put(&self, sample: Sample) {
+        self.sample.send_replace(Arc::new(sample));
+    }
+
     /// Follows the samples.
     pub(crate) fn view(&self) -> watch::Receiver<Arc<Sample>> {
         self.sample.subscribe()

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use crate::access::{Client, Right};
 use crate::board::Sample;
 use crate::problem::Problem;
-use crate::view::Lock;
+use crate::view::{self, Lock};
 
 /// The most claims and the most pairs of one answer. Those in a circle come first.
 const MAX_CLAIMS: usize = 10_000;
@@ -77,12 +77,11 @@ struct Node<'a> {
 
 /// A process, as its claims identify it. Claims that identify no process are one each.
 fn process(label: &Label, claim: &str) -> String {
-    let user = if label.user.is_empty() { String::new() } else { format!("{}@", label.user) };
     match (label.host.as_str(), label.pid) {
         ("", 0) => format!("claim {claim}"),
         // Several clients can share one address.
-        (host, 0) => format!("{user}{host} (claim {claim})"),
-        (host, pid) => format!("{user}{host} (pid {pid})"),
+        (_, 0) => format!("{} (claim {claim})", view::person(label)),
+        _ => view::person(label),
     }
 }
 

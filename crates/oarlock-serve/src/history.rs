@@ -185,7 +185,7 @@ fn changes(before: &Sample, now: &Sample) -> Vec<Change> {
                 claim: holder.claim.clone(),
                 fence: holder.fence.clone(),
                 kind: holder.kind.as_str(),
-                holder: oarlock_core::text::holder(&without_reason(&holder.label)),
+                holder: view::person(&holder.label),
                 reason: holder.label.reason.clone(),
                 since: since(row, holder.held_ms),
             });
@@ -233,12 +233,6 @@ fn changes(before: &Sample, now: &Sample) -> Vec<Change> {
         }
     }
     changes
-}
-
-fn without_reason(label: &oarlock::Label) -> oarlock::Label {
-    let mut label = label.clone();
-    label.reason = None;
-    label
 }
 
 /// Writes; if the database has no more room, deletes the oldest quarter of each table and writes again.

@@ -327,6 +327,31 @@ mod tests {
         }
     }
 
+    /// Alerts tell a store that does not answer from one that answers, and whose locks cannot be listed any more.
+    #[tokio::test]
+    async fn a_store_is_up_and_listed_or_its_locks_feed_no_metric() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = State::new(locks, crate::config::Config::default()).unwrap();
+        let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        for (listing, trouble, is_up, is_listed) in [
+            (Listing::Index, None, true, true),
+            (Listing::Scan, None, true, true),
+            (Listing::Scan, Some("to read every key took longer than 2 s"), true, false),
+            (Listing::Unsupported, None, true, false),
+            (Listing::Index, Some("it does not answer"), false, false),
+        ] {
+            let trouble = trouble.map(str::to_owned);
+            let at_ms = wall_millis();
+            state.board.put(Sample { at_ms, listing, trouble, is_up, ..Sample::default() });
+            let text = state.metrics.text(&state, &client);
+            for (metric, value) in [("up", is_up), ("listed", is_listed)] {
+                let line = format!("oarlock_store_{metric}{{backend=\"mem\"}} {}\n", u8::from(value));
+                assert!(text.contains(&line), "{listing:?}: {line}{text}");
+            }
+            assert_eq!(text.contains("\noarlock_store_oldest_waiter_seconds"), is_listed, "{listing:?}: {text}");
+        }
+    }
+
     #[test]
     fn a_hold_that_was_seen_at_its_first_moment_grows_older() {
         let at_ms = wall_millis() - 5000;

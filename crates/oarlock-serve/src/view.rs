@@ -132,3 +132,11 @@ fn weight(weight: Weight) -> Value {
 pub(crate) fn claim(id: ClaimId) -> String {
     Sha256::digest(id.bits().to_be_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// A process for people, as its label names it: `ana@build-7 (pid 6440)`.
+pub(crate) fn person(label: &Label) -> String {
+    let user = if label.user.is_empty() { String::new() } else { format!("{}@", label.user) };
+    let host = if label.host.is_empty() { "unnamed" } else { label.host.as_str() };
+    let pid = if label.pid == 0 { String::new() } else { format!(" (pid {})", label.pid) };
+    format!("{user}{host}{pid}")
+}

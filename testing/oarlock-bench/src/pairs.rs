@@ -19,6 +19,8 @@ pub enum Who {
     Driver,
     /// The fewest requests to the store.
     Baseline,
+    /// Locks of a program that uses HTTP.
+    Http,
 }
 
 impl Who {
@@ -29,6 +31,7 @@ impl Who {
             Self::Oarlock => "oarlock",
             Self::Driver => "driver",
             Self::Baseline => "baseline",
+            Self::Http => "http",
         }
     }
 }
@@ -69,21 +72,19 @@ pub async fn load(
     length: Duration,
     mut turned: impl FnMut(),
 ) -> Result<Vec<(Who, Pairs)>> {
+    let sides = [(Who::Oarlock, None)].into_iter().chain(targets.others().map(|(who, other)| (who, Some(other))));
+    let sides: Vec<(Who, Option<&Arc<dyn Baseline>>)> = sides.collect();
     let mut all = Vec::new();
-    for (who, there) in
-        [(Who::Oarlock, true), (Who::Driver, targets.raw_driver.is_some()), (Who::Baseline, targets.baseline.is_some())]
-    {
-        if there {
-            all.push((who, Pairs::new()?));
-        }
+    for (who, _) in &sides {
+        all.push((*who, Pairs::new()?));
     }
     for round in 0..=turns {
         // No target always comes after the same other one.
         let first = round as usize % all.len();
         for at in 0..all.len() {
             let at = (first + at) % all.len();
-            let Some((who, pairs)) = all.get_mut(at) else { continue };
-            let done = turn(targets, *who, names, length).await?;
+            let (Some((_, other)), Some((_, pairs))) = (sides.get(at), all.get_mut(at)) else { continue };
+            let done = turn(targets, *other, names, length).await?;
             if round > 0 {
                 pairs.add(done);
             }
@@ -93,14 +94,20 @@ pub async fn load(
     Ok(all)
 }
 
-async fn turn(targets: &Targets, who: Who, names: &[Arc<str>], length: Duration) -> Result<Turn> {
+/// A turn of locks, or of what they are compared with.
+async fn turn(
+    targets: &Targets,
+    other: Option<&Arc<dyn Baseline>>,
+    names: &[Arc<str>],
+    length: Duration,
+) -> Result<Turn> {
     let start = Instant::now();
     let until = start + length;
-    let spans = match (who, &targets.raw_driver, &targets.baseline) {
-        (Who::Driver, Some(baseline), _) | (Who::Baseline, _, Some(baseline)) => {
-            targets.all(names.iter().map(|name| raw(baseline.clone(), name.clone(), until, targets.stop()))).await?
+    let spans = match other {
+        Some(other) => {
+            targets.all(names.iter().map(|name| raw(other.clone(), name.clone(), until, targets.stop()))).await?
         }
-        _ => targets.all(names.iter().map(|name| ours(targets.lock(name), until, targets.stop()))).await?,
+        None => targets.all(names.iter().map(|name| ours(targets.lock(name), until, targets.stop()))).await?,
     };
     Ok(Turn { spans, time: start.elapsed() })
 }

@@ -11,6 +11,7 @@ use oarlock::{Error, ErrorKind, Locks, Mutex, Result};
 use tokio::sync::mpsc;
 
 use crate::baseline::{Baseline, Rival, open_baseline};
+use crate::pairs::Who;
 use crate::raw_driver::RawDriver;
 
 /// How long the store may take to close a connection.
@@ -26,6 +27,8 @@ pub struct Targets {
     pub raw_driver: Option<Arc<dyn Baseline>>,
     /// The fewest requests to the store.
     pub baseline: Option<Arc<dyn Baseline>>,
+    /// Locks over HTTP; none unless they are put here.
+    pub http: Option<Arc<dyn Baseline>>,
     stop: Stop,
     /// Every task has one; when all are gone, so is everything that they held.
     alive: mpsc::Sender<()>,
@@ -56,7 +59,18 @@ impl Targets {
         let (alive, gone) = mpsc::channel(1);
         // A contender that starves is to be shown, not to give up.
         let wait = duration + DEFAULT_WAIT;
-        Ok(Self { url, locks, fair, wait, raw_driver: None, baseline: None, stop: Stop::default(), alive, gone })
+        Ok(Self {
+            url,
+            locks,
+            fair,
+            wait,
+            raw_driver: None,
+            baseline: None,
+            http: None,
+            stop: Stop::default(),
+            alive,
+            gone,
+        })
     }
 
     /// Opens the raw driver and the baseline. What cannot be opened is left out: the figures of locks are worth having
@@ -75,6 +89,12 @@ impl Targets {
             self.baseline = open_baseline(&self.url).await?;
         }
         Ok(())
+    }
+
+    /// What locks are compared with, as far as it is open, in the order in which it is shown.
+    pub fn others(&self) -> impl Iterator<Item = (Who, &Arc<dyn Baseline>)> {
+        let all = [(Who::Driver, &self.raw_driver), (Who::Baseline, &self.baseline), (Who::Http, &self.http)];
+        all.into_iter().filter_map(|(who, other)| Some((who, other.as_ref()?)))
     }
 
     /// The store, without secrets.
@@ -145,15 +165,15 @@ impl Targets {
     /// # Errors
     /// [`ErrorKind::Unreachable`] when the store does not answer in time; any error that it returns.
     pub async fn close(self) -> Result<()> {
-        let Self { locks, raw_driver, baseline, stop, alive, mut gone, .. } = self;
+        let Self { locks, raw_driver, baseline, http, stop, alive, mut gone, .. } = self;
         let closing = async {
             stop.0.store(true, Ordering::Relaxed);
             drop(alive);
             // Nothing is ever sent: this is the end of the last task.
             let _ = gone.recv().await;
             locks.shutdown(PATIENCE).await?;
-            for baseline in raw_driver.into_iter().chain(baseline) {
-                baseline.close().await?;
+            for other in raw_driver.into_iter().chain(baseline).chain(http) {
+                other.close().await?;
             }
             Ok(())
         };

@@ -32,6 +32,7 @@ pub trait World: Clone {
 }
 
 /// Adds to `next` the worlds that come of `world`, each by a change that has a name.
+#[expect(clippy::type_complexity, reason = "the type of a closure cannot be named")]
 pub fn changes<'a, W: World>(
     world: &'a W,
     next: &'a mut Vec<(Event, W)>,

@@ -54,12 +54,17 @@ pub(crate) trait Progress {
 }
 
 /// How many steps [`all`] makes at most.
-pub(crate) fn steps(plan: &Plan) -> u32 {
+pub(crate) fn steps(plan: &Plan, targets: &Targets) -> u32 {
     let steps = |load: &Load| match load {
-        Load::Pair | Load::Names => (TURNS + 1) * 3,
+        Load::Pair | Load::Names => (TURNS + 1) * sides(targets),
         Load::Tasks | Load::Processes => (CONTENDED_TURNS + 1) * 2,
     };
     plan.loads.iter().map(steps).sum()
+}
+
+/// How many take turns in a load without contention.
+fn sides(targets: &Targets) -> u32 {
+    1 + targets.others().map(|_| 1).sum::<u32>()
 }
 
 pub(crate) async fn all(
@@ -89,8 +94,7 @@ pub(crate) async fn all(
 
 async fn uncontended(plan: &Plan, targets: &Targets, tasks: u32, progress: &impl Progress) -> Result<Finding, Failure> {
     let names: Vec<_> = (0..tasks).map(|task| plan.name(&format!("own-{task}"))).collect();
-    let sides = 1 + u32::from(targets.raw_driver.is_some()) + u32::from(targets.baseline.is_some());
-    let length = plan.duration / (TURNS * sides);
+    let length = plan.duration / (TURNS * sides(targets));
     let all = pairs::load(targets, &names, TURNS, length, || progress.step()).await?;
     Ok(Finding::Pairs { tasks, all })
 }

@@ -38,6 +38,9 @@ pub(crate) struct Plan {
     /// Contenders in each of them.
     pub(crate) per_process: u32,
     pub(crate) fair: bool,
+    /// Pairs over HTTP, too.
+    #[cfg(feature = "serve")]
+    pub(crate) http: bool,
     /// What all names of this run begin with.
     run: String,
 }
@@ -65,9 +68,25 @@ impl Plan {
         if loads.is_empty() {
             return Err(Failure::usage("there is nothing to measure: this store has no such load"));
         }
+        #[cfg(feature = "serve")]
+        if args.http && !loads.iter().any(|load| [Load::Pair, Load::Names].contains(load)) {
+            return Err(Failure::usage("--http measures the loads pair and names"));
+        }
         let run = format!("oarlock-bench/{}-{:x}", std::process::id(), BootClock.now().as_nanos());
         let BenchArgs { duration, tasks, contenders, processes, per_process, fair, .. } = *args;
-        Ok(Self { store, loads, duration, tasks, contenders, processes, per_process, fair, run })
+        Ok(Self {
+            store,
+            loads,
+            duration,
+            tasks,
+            contenders,
+            processes,
+            per_process,
+            fair,
+            run,
+            #[cfg(feature = "serve")]
+            http: args.http,
+        })
     }
 
     /// Connects locks, and nothing to compare them with.

@@ -17,6 +17,9 @@ use crate::output::table;
 const PARTS: [(f64, &str, &str); 4] =
     [(0.5, "P50", "p50_us"), (0.99, "P99", "p99_us"), (0.999, "P99.9", "p999_us"), (1.0, "MAX", "max_us")];
 
+/// Who is compared with the baseline, and what that is called.
+const RATIOS: [(Who, &str, &str); 2] = [(Who::Oarlock, "ratio", "ratio"), (Who::Http, "http ratio", "http_ratio")];
+
 pub(crate) fn text(plan: &Plan, targets: &Targets, findings: &Findings) -> String {
     let info = targets.info();
     let fair = if plan.fair { ", fair" } else { "" };
@@ -59,8 +62,7 @@ pub(crate) fn text(plan: &Plan, targets: &Targets, findings: &Findings) -> Strin
 fn explained(targets: &Targets, findings: &Findings) -> Vec<(&'static str, &'static str)> {
     let mut all = Vec::new();
     if findings.loads.iter().any(|finding| matches!(finding, Finding::Pairs { .. })) {
-        all.extend(targets.raw_driver.iter().map(|driver| ("driver", driver.what())));
-        all.extend(targets.baseline.iter().map(|baseline| ("baseline", baseline.what())));
+        all.extend(targets.others().map(|(who, other)| (who.word(), other.what())));
     }
     let contended = |finding: &Finding| match finding {
         Finding::Contended { baseline: Some((what, _)), .. } => Some(("baseline of one name", *what)),
@@ -90,9 +92,10 @@ fn pair_rows(finding: &Finding) -> Vec<Vec<String>> {
         row.extend(PARTS.iter().map(|(part, ..)| shown(pairs.spans.at(*part))));
         rows.push(row);
     }
-    if let Some((ours, baseline)) = sides(all) {
-        let mut row =
-            vec![String::new(), "ratio".to_owned(), times(ratio(Some(per_second(ours)), Some(per_second(baseline))))];
+    for (who, word, _) in RATIOS {
+        let Some((ours, baseline)) = sides(all, who) else { continue };
+        let rates = times(ratio(Some(per_second(ours)), Some(per_second(baseline))));
+        let mut row = vec![String::new(), word.to_owned(), rates];
         row.extend(PARTS.iter().map(|(part, ..)| times(compare(&ours.spans, &baseline.spans, *part))));
         rows.push(row);
     }
@@ -146,6 +149,7 @@ pub(crate) fn json(plan: &Plan, targets: &Targets, findings: &Findings) -> Value
         "fair": plan.fair,
         "driver": targets.raw_driver.as_ref().map(|driver| driver.what()),
         "baseline": targets.baseline.as_ref().map(|baseline| baseline.what()),
+        "http": targets.http.as_ref().map(|http| http.what()),
         "loads": findings.loads.iter().map(finding_json).collect::<Vec<_>>(),
         "exclusion": {
             "held": findings.violations.is_empty(),
@@ -158,14 +162,14 @@ pub(crate) fn json(plan: &Plan, targets: &Targets, findings: &Findings) -> Value
 fn finding_json(finding: &Finding) -> Value {
     match finding {
         Finding::Pairs { tasks, all } => {
-            let mut value = json!({
-                "load": if *tasks == 1 { "pair" } else { "names" },
-                "tasks": tasks,
-                "ratio": sides(all).map(|(ours, baseline)| ratio_json(&ours.spans, &baseline.spans, per_second(ours), per_second(baseline))),
-            });
-            for who in [Who::Oarlock, Who::Driver, Who::Baseline] {
-                let found = all.iter().find(|(one, _)| *one == who);
-                value[who.word()] = found.map_or(Value::Null, |(_, pairs)| pairs_json(pairs));
+            let mut value = json!({ "load": if *tasks == 1 { "pair" } else { "names" }, "tasks": tasks });
+            for (who, _, key) in RATIOS {
+                value[key] = sides(all, who).map_or(Value::Null, |(ours, baseline)| {
+                    ratio_json(&ours.spans, &baseline.spans, per_second(ours), per_second(baseline))
+                });
+            }
+            for who in [Who::Oarlock, Who::Driver, Who::Baseline, Who::Http] {
+                value[who.word()] = of(all, who).map_or(Value::Null, pairs_json);
             }
             value
         }
@@ -215,9 +219,13 @@ fn ratio_json(ours: &Spans, baseline: &Spans, our_rate: f64, baseline_rate: f64)
     value
 }
 
-fn sides(all: &[(Who, Pairs)]) -> Option<(&Pairs, &Pairs)> {
-    let find = |who| all.iter().find(|(one, _)| *one == who).map(|(_, pairs)| pairs);
-    Some((find(Who::Oarlock)?, find(Who::Baseline)?))
+fn of(all: &[(Who, Pairs)], who: Who) -> Option<&Pairs> {
+    all.iter().find(|(one, _)| *one == who).map(|(_, pairs)| pairs)
+}
+
+/// The pairs of `who`, and those of the baseline.
+fn sides(all: &[(Who, Pairs)], who: Who) -> Option<(&Pairs, &Pairs)> {
+    Some((of(all, who)?, of(all, Who::Baseline)?))
 }
 
 fn per_second(pairs: &Pairs) -> f64 {

@@ -1,4 +1,4 @@
-//! One process of a contended load: this program once more, with the same words after ours.
+//! One process of a run: this program once more, with the same words after ours. Here it contends.
 //!
 //! It says `ready` when it is connected. An order is `oarlock START END NAME` or `baseline START END NAME`, in
 //! nanoseconds of the boot-time clock; the answer is a line for each grant, and `done`. It goes when its orders end,
@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use oarlock_bench::Targets;
@@ -13,9 +14,11 @@ use oarlock_bench::contend::{Contender, contend};
 use oarlock_bench::grants::{Grant, Window};
 use oarlock_bench::pairs::Who;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
 
 use crate::bench::plan::Plan;
 use crate::child::shim::die_with;
+use crate::child::this_program;
 use crate::exit::{Code, Exit, Failure};
 use crate::signals::{FORWARDED, Signals};
 
@@ -25,13 +28,41 @@ pub(crate) const SUBCOMMAND: &str = "__bench";
 pub(crate) const READY: &str = "ready";
 pub(crate) const DONE: &str = "done";
 
-/// The number of this process among those of the load, from the words after [`SUBCOMMAND`].
-pub(crate) fn number(parent: Option<&OsString>, number: Option<&OsString>) -> Result<u32, Failure> {
-    let alone = || Failure::usage(format!("{SUBCOMMAND} is internal: do not call it"));
-    if !parent.is_some_and(die_with) {
-        return Err(alone());
+/// What one of the processes of a run does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    /// It contends, and has this number among those that do.
+    Contends(u32),
+    /// It is the server of the pairs over HTTP.
+    #[cfg(feature = "serve")]
+    Serves,
+}
+
+/// [`Role::Serves`] as a word.
+#[cfg(feature = "serve")]
+pub(crate) const SERVES: &str = "serves";
+
+impl Role {
+    /// From the words after [`SUBCOMMAND`].
+    pub(crate) fn read(parent: Option<&OsString>, word: Option<&OsString>) -> Result<Self, Failure> {
+        let alone = || Failure::usage(format!("{SUBCOMMAND} is internal: do not call it"));
+        if !parent.is_some_and(die_with) {
+            return Err(alone());
+        }
+        match word.and_then(|word| word.to_str()) {
+            #[cfg(feature = "serve")]
+            Some(SERVES) => Ok(Self::Serves),
+            number => number.and_then(|number| number.parse().ok()).map(Self::Contends).ok_or_else(alone),
+        }
     }
-    number.and_then(|number| number.to_str()?.parse().ok()).ok_or_else(alone)
+}
+
+/// A process of this run: this program once more, with the same words, so that no other place shows the URL.
+pub(crate) fn process(role: &str) -> std::io::Result<Child> {
+    let mut command = this_program();
+    command.args([SUBCOMMAND, &std::process::id().to_string(), role]);
+    command.args(std::env::args_os().skip(1)).stdin(Stdio::piped()).stdout(Stdio::piped());
+    Command::from(command).kill_on_drop(true).spawn()
 }
 
 pub(crate) async fn work(plan: &Plan, number: u32) -> Result<Exit, Failure> {
@@ -103,7 +134,7 @@ fn write<'a>(grants: impl Iterator<Item = &'a Grant>) -> String {
     text
 }
 
-async fn answer(text: &str) -> Result<(), Failure> {
+pub(crate) async fn answer(text: &str) -> Result<(), Failure> {
     let mut out = tokio::io::stdout();
     let written = async {
         out.write_all(text.as_bytes()).await?;

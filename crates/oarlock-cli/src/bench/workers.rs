@@ -1,15 +1,13 @@
 //! The processes of a contended load, as the one that measures sees them. Each is this program once more; see
 //! [`worker`](super::worker) for what is said between them.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use oarlock_bench::grants::{Grant, Window};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 
-use crate::bench::worker::{DONE, READY, SUBCOMMAND};
-use crate::child::this_program;
+use crate::bench::worker::{DONE, READY, process};
 use crate::exit::{Code, Failure};
 
 /// Longer than a worker needs to give everything back.
@@ -77,12 +75,7 @@ impl Workers {
 
 impl Worker {
     fn start(number: u32) -> Result<Self, Failure> {
-        let mut command = this_program();
-        command.args([SUBCOMMAND, &std::process::id().to_string(), &number.to_string()]);
-        // The same words as ours, so that no other place shows the URL.
-        command.args(std::env::args_os().skip(1)).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = Command::from(command).kill_on_drop(true).spawn();
-        let mut child = child.map_err(|error| Failure::os("cannot start a process", error))?;
+        let mut child = process(&number.to_string()).map_err(|error| Failure::os("cannot start a process", error))?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else { return Err(gone()) };
         Ok(Self { child, orders, answers: BufReader::new(answers).lines() })
     }

@@ -8,6 +8,9 @@ use crate::args::{StoreArgs, span};
 use crate::bar::Bar;
 use crate::bench::measure::{self, Findings, Progress};
 use crate::bench::plan::{Load, Plan};
+#[cfg(feature = "serve")]
+use crate::bench::server;
+use crate::bench::worker::Role;
 use crate::bench::workers::Workers;
 use crate::bench::{show, worker};
 use crate::cmd::Examples;
@@ -37,6 +40,10 @@ pub(crate) struct BenchArgs {
     /// Give every task its own position in the store's queue
     #[arg(long)]
     pub(crate) fair: bool,
+    /// Measure over HTTP too, through an oarlock serve that is started for that: in the loads pair and names
+    #[cfg(feature = "serve")]
+    #[arg(long)]
+    pub(crate) http: bool,
     /// Run this load only; may be repeated
     #[arg(long, value_enum, value_name = "LOAD")]
     pub(crate) only: Vec<Load>,
@@ -46,15 +53,15 @@ pub(crate) struct BenchArgs {
 
 pub(crate) const EXAMPLES: Examples = &[("oarlock bench -u redis://localhost", "Measure locks on your store.")];
 
-/// With the number of a worker it is one of the processes of a contended load.
-pub(crate) fn main(args: &BenchArgs, worker: Option<u32>) -> Result<Exit, Failure> {
+/// With a role it is one of the processes that a run starts.
+pub(crate) fn main(args: &BenchArgs, role: Option<Role>) -> Result<Exit, Failure> {
     let plan = Plan::new(args)?;
-    on_all_cores(async {
-        match worker {
-            Some(number) => worker::work(&plan, number).await,
-            None => run(&plan).await,
-        }
-    })
+    match role {
+        None => on_all_cores(run(&plan)),
+        Some(Role::Contends(number)) => on_all_cores(worker::work(&plan, number)),
+        #[cfg(feature = "serve")]
+        Some(Role::Serves) => server::serve(&plan),
+    }
 }
 
 /// As a program that locks from many tasks would run.
@@ -73,7 +80,7 @@ async fn run(plan: &Plan) -> Result<Exit, Failure> {
         signal = signals.stop() => return Ok(Exit::signal(signal.as_raw())),
         targets = connect(plan) => targets?,
     };
-    let steps = measure::steps(plan).into();
+    let steps = measure::steps(plan, &targets).into();
     let bar = Bar::new(plan.store.messages, steps, "{wide_bar} {msg} {elapsed}, {eta} left");
     let mut workers = Workers::default();
     let measured = tokio::select! {
@@ -102,6 +109,10 @@ async fn connect(plan: &Plan) -> Result<Targets, Failure> {
     progress::during(messages, &what, async {
         let mut targets = plan.connect().await?;
         targets.compare(|error| messages.warning(&format!("nothing to compare with: {error}"))).await;
+        #[cfg(feature = "serve")]
+        if plan.http {
+            targets.http = Some(crate::bench::http::start().await?);
+        }
         Ok(targets)
     })
     .await

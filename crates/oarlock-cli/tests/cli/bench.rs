@@ -86,6 +86,31 @@ fn memory_has_neither_baseline_nor_processes() {
     assert_eq!((&found["baseline"], &load(&found, "pair")["ratio"]), (&Value::Null, &Value::Null));
 }
 
+/// Beside the others in each turn, through a server that ends with the run and leaves nothing behind.
+#[test]
+fn pairs_over_http_are_beside_the_engine_and_the_baseline() {
+    let context = TestContext::new();
+    let found = bench_json(&context, &["--http", "--only", "pair", "--only", "names"]);
+    assert!(found["http"].as_str().unwrap().contains("POST /v1/locks"), "{found:#}");
+    for name in ["pair", "names"] {
+        let load = load(&found, name);
+        check_pairs(load);
+        let [http, baseline] = ["http", "baseline"].map(|side| number(&load[side]["per_second"]));
+        assert!(http > 0.0, "{load:#}");
+        let ratio = number(&load["http_ratio"]["per_second"]);
+        assert!((ratio - http / baseline).abs() <= 0.001, "{ratio}: {load:#}");
+    }
+    assert_eq!(finish(context.bare(["ls", "-o", "name", "-u", &context.url()])).out, "");
+    let without = bench_json(&context, &["--only", "pair"]);
+    assert_eq!((&load(&without, "pair")["http"], &without["http"]), (&Value::Null, &Value::Null));
+    let table = context.run(&[&SMALL[..9], &["--http", "--only", "pair"]].concat());
+    for part in ["http ", "http ratio", "http: POST"] {
+        assert!(table.out.contains(part), "{part}: {table:?}");
+    }
+    let done = context.run(&["bench", "--http", "--only", "tasks"]);
+    assert!(done.code == Some(64) && done.err.contains("--http"), "{done:?}");
+}
+
 #[test]
 fn people_get_a_table_and_no_bar_without_a_terminal() {
     let context = TestContext::new();
@@ -117,16 +142,16 @@ fn flags_that_make_no_sense_are_bad_usage() {
         assert_eq!(done.code, Some(64), "{flags:?}: {done:?}");
         assert!(!done.err.is_empty() && done.out.is_empty(), "{flags:?}: {done:?}");
     }
-    for words in [&["__bench"][..], &["__bench", "1", "0", "bench"]] {
+    for words in [&["__bench"][..], &["__bench", "1", "0", "bench"], &["__bench", "1", "serves", "bench"]] {
         assert_eq!(context.code(words), 64, "{words:?}: only for ourselves");
     }
 }
 
 /// The processes that `pid` has started.
 /// Interrupts a load while it has locks, and finds no lock and no process afterwards.
-fn interrupt(context: &TestContext, url: &str, load: &str, processes: usize) {
+fn interrupt(context: &TestContext, url: &str, load: &str, more: &[&str], processes: usize) {
     let words = ["bench", "-u", url, "--duration", "60s", "--only", load, "--processes", "2"];
-    let running = Running::start(context.bare(words));
+    let running = Running::start(context.bare([&words[..], more].concat()));
     let names = || finish(context.bare(["ls", "-o", "name", "-u", url])).out;
     await_true("a lock", || names().contains("oarlock-bench/"));
     let pid = running.pid().as_raw_nonzero().to_string();
@@ -145,21 +170,24 @@ fn interrupt(context: &TestContext, url: &str, load: &str, processes: usize) {
 #[test]
 fn an_interrupt_leaves_no_lock_and_no_process() {
     let context = TestContext::new();
-    for (load, processes) in [("names", 0), ("tasks", 0), ("processes", 2)] {
-        interrupt(&context, &context.url(), load, processes);
+    for (load, more, processes) in
+        [("names", &[][..], 0), ("names", &["--http"], 1), ("tasks", &[], 0), ("processes", &[], 2)]
+    {
+        interrupt(&context, &context.url(), load, more, processes);
     }
 }
 
 #[test]
 fn processes_end_with_the_one_that_started_them() {
     let context = TestContext::new();
-    let words = ["bench", "--duration", "60s", "--only", "processes", "--processes", "3"];
-    let running = Running::start(context.oarlock(words));
-    let pid = running.pid().as_raw_nonzero().to_string();
-    await_true("processes", || children(&pid).len() == 3);
-    let workers = children(&pid);
-    running.signal(Signal::KILL);
-    workers.iter().for_each(|pid| await_death(pid));
+    for (load, count) in [(&["--only", "processes", "--processes", "3"][..], 3), (&["--only", "pair", "--http"], 1)] {
+        let running = Running::start(context.oarlock([&["bench", "--duration", "60s"], load].concat()));
+        let pid = running.pid().as_raw_nonzero().to_string();
+        await_true("processes", || children(&pid).len() == count);
+        let workers = children(&pid);
+        running.signal(Signal::KILL);
+        workers.iter().for_each(|pid| await_death(pid));
+    }
 }
 
 #[test]
@@ -178,6 +206,6 @@ fn redis_has_a_baseline_for_every_load_and_is_left_clean() {
     assert_eq!(found["exclusion"]["held"], true);
     // Here only a release ends a hold before its lease does.
     for (load, processes) in [("names", 0), ("tasks", 0), ("processes", 2)] {
-        interrupt(&context, &url, load, processes);
+        interrupt(&context, &url, load, &[], processes);
     }
 }

@@ -12,9 +12,9 @@ function openGraph() {
     cell.classList.toggle("cycle", edge.cyclic);
   };
   const table = patchedTable("Who waits for whom", [
-    { title: "Waits", fill: name("waiter") },
-    { title: "for", fill: name("holder") },
-    { title: "on the lock", class: "mono", fill: link },
+    { title: "Waiter", fill: name("waiter") },
+    { title: "Holder", fill: name("holder") },
+    { title: "Lock", class: "mono", fill: link },
   ]);
   const [cycles, chart, more] = [
     element("div"),

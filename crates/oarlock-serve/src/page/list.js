@@ -119,12 +119,8 @@ function arrange() {
   order = rows.map((row) => row.name);
   if (selected !== null && !locks.has(selected)) selected = null;
   summary = { held, waited, ending, oldest };
-  set(
-    $("count"),
-    order.length === locks.size
-      ? `${locks.size.toLocaleString("en")} locks`
-      : `${order.length.toLocaleString("en")} of ${locks.size.toLocaleString("en")} locks`,
-  );
+  const all = `${locks.size.toLocaleString("en")} lock${locks.size === 1 ? "" : "s"}`;
+  set($("count"), order.length === locks.size ? all : `${order.length.toLocaleString("en")} of ${all}`);
   $("empty").hidden = order.length > 0;
   set($("empty"), locks.size ? "No lock matches the filter." : "No lock is held or waited for.");
   mark($("rows"), "aria-rowcount", order.length + 1);

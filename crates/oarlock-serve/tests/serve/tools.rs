@@ -1,6 +1,7 @@
 //! Tools of others, in a long run: schemathesis, axe-core, promtool, the compiler of TypeScript. Each is installed below
 //! the target folder when it is first needed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use oarlock_serve::Config;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::support::{Running, Store, is_long};
+use super::support::{Running, Store, eventually, is_long};
 
 /// Longer than an installation takes.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -122,9 +123,9 @@ async fn schemathesis_finds_no_answer_that_is_not_described() {
     server.stop().await;
 }
 
-/// The rules, the queries of the board and the metrics themselves.
+/// The rules, and the metrics themselves.
 #[tokio::test]
-async fn promtool_accepts_the_rules_the_board_and_the_metrics() {
+async fn promtool_accepts_the_rules_and_the_metrics() {
     let Some(promtool) = promtool().await else { return };
     let check = async |arguments: &[&str], input: Option<&Path>| {
         let mut command = Command::new(&promtool);
@@ -137,21 +138,7 @@ async fn promtool_accepts_the_rules_the_board_and_the_metrics() {
     };
     let pages: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/observability"].iter().collect();
     check(&["rules", pages.join("alerts.yml").to_str().unwrap()], None).await;
-    let board: Value = serde_json::from_str(&std::fs::read_to_string(pages.join("grafana.json")).unwrap()).unwrap();
-    let targets = board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array());
-    let queries = targets.flatten().filter_map(|target| target["expr"].as_str());
-    let rules: Vec<Value> = queries
-        .map(|query| query.replace("$__rate_interval", "5m").replace("$__range", "1h"))
-        .enumerate()
-        .map(|(number, query)| json!({ "record": format!("board:query:{number}"), "expr": query }))
-        .collect();
-    assert!(rules.len() >= 10, "{rules:?}");
     let dir = tempfile::TempDir::new().unwrap();
-    // JSON is YAML.
-    let file = dir.path().join("board.yml");
-    std::fs::write(&file, json!({ "groups": [{ "name": "board", "rules": rules }] }).to_string()).unwrap();
-    check(&["rules", file.to_str().unwrap()], None).await;
-
     let store = Store::local();
     let server = Running::start(&store).await;
     let granted = server.send("POST", "/v1/locks/x", "").await.json();
@@ -163,6 +150,63 @@ async fn promtool_accepts_the_rules_the_board_and_the_metrics() {
     std::fs::write(&metrics, server.send("GET", "/metrics", "").await.text).unwrap();
     check(&["metrics"], Some(&metrics)).await;
     server.stop().await;
+}
+
+/// Each query of the board, on what a server says before and after its clients have done something: it finds numbers.
+#[tokio::test]
+async fn promtool_finds_numbers_for_each_query_of_the_board_in_what_a_server_says() {
+    let Some(promtool) = promtool().await else { return };
+    let (store, mut config) = (Store::local(), Config::default());
+    config.sample = Duration::from_millis(100);
+    let (server, locks) = (Running::with(&store, config).await, store.connect().await);
+    let _held = locks.mutex("held").lock().await.unwrap();
+    let metrics = async || server.send("GET", "/metrics", "").await.text;
+    let mut said = Vec::new();
+    for _ in 0..2 {
+        let granted = server.send("POST", "/v1/locks/x", "").await.json();
+        let lease = json!({ "lease": granted["lease"] }).to_string();
+        for path in ["/v1/locks/x/renew", "/v1/locks/x/release"] {
+            assert_eq!(server.send("POST", path, &lease).await.status, 200);
+        }
+        eventually("it is sampled", || async { metrics().await.contains("oarlock_store_held{") }).await;
+        said.push(metrics().await);
+    }
+    server.stop().await;
+    let values: Vec<BTreeMap<&str, &str>> = said
+        .iter()
+        .map(|text| {
+            text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' ')).collect()
+        })
+        .collect();
+    let series: Vec<Value> = values[1]
+        .iter()
+        .map(|(name, after)| {
+            let before = values[0].get(name).copied().unwrap_or("_");
+            json!({ "series": name, "values": format!("{before}x4 {after}x4") })
+        })
+        .collect();
+    let board: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/observability/grafana.json"].iter().collect();
+    let board: Value = serde_json::from_str(&std::fs::read_to_string(board).unwrap()).unwrap();
+    let targets = board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array());
+    let queries = targets.flatten().filter_map(|target| target["expr"].as_str());
+    let queries = queries.map(|query| query.replace("$__rate_interval", "5m").replace("$__range", "1h"));
+    let asked: Vec<Value> = queries
+        .map(|query| {
+            json!({
+                "expr": format!("count(({query}) >= 0) > bool 0"),
+                "eval_time": "7m",
+                "exp_samples": [{ "labels": "{}", "value": 1 }],
+            })
+        })
+        .collect();
+    assert!(asked.len() >= 10 && series.len() > 50, "{asked:?} {series:?}");
+    let tests = json!({ "tests": [{ "interval": "1m", "input_series": series, "promql_expr_test": asked }] });
+    let dir = tempfile::TempDir::new().unwrap();
+    // JSON is YAML.
+    let file = dir.path().join("board.yml");
+    std::fs::write(&file, tests.to_string()).unwrap();
+    let done = output(Command::new(&promtool).args(["test", "rules"]).arg(&file)).await.expect("it starts");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
 }
 
 /// Each alert fires on data that it is for, and on no other.
