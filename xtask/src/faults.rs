@@ -10,8 +10,8 @@ use crate::workspace::{Failure, Workspace, stream};
 /// When a build fails, or a run is not as it must be.
 pub(crate) fn run(workspace: &Workspace, flags: &[String]) -> Result<(), Failure> {
     // Not by package: other features would build half of the workspace again.
-    const BOTH: [&str; 5] = ["build", "--locked", "--workspace", "--bin", "oarlock"];
-    stream(workspace.cargo(BOTH).args(["--bin", "oarlock-faults"]))?;
+    const ALL: [&str; 3] = ["build", "--locked", "--workspace"];
+    stream(workspace.cargo(ALL).args(["--bin", "oarlock", "--bin", "oarlock-faults", "--bin", "interop"]))?;
     let mut faults = Command::new(workspace.target().join("debug/oarlock-faults"));
     stream(faults.args(flags).current_dir(workspace.root()).env_remove("OARLOCK_URL"))
 }

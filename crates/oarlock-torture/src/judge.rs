@@ -4,6 +4,7 @@ mod counted;
 mod excuse;
 mod figures;
 mod holds;
+mod told;
 mod tried;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::worker::EXPIRED;
 use excuse::Excuses;
 pub use figures::{Figures, LockFigures};
 pub use holds::{Belief, BeliefEnd, beliefs};
+pub(crate) use told::TOLD_WITHIN;
 pub use tried::{LEFT_OUT, UNUSED};
 
 /// The verdict on a run.
@@ -161,6 +163,9 @@ pub fn judge(record: &Record) -> Judgement {
     let mut findings: Vec<_> = verdict.violations.iter().map(|violation| checked(&excuses, violation)).collect();
     findings.extend(calm(record, &beliefs, &excuses));
     findings.extend(counted::findings(record, &excuses, &figures));
+    let (latest, late) = told::findings(record, &excuses);
+    figures.latest_told = latest;
+    findings.extend(late);
     findings.extend(tried::exercised(record, &excuses.commands, &figures));
     findings.extend(tried::whole(record));
     findings.extend(tried::left(record));

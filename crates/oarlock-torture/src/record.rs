@@ -247,8 +247,14 @@ pub enum What {
     Read { w: u32, op: u64, lock: String, fence: u64, fenced: Option<u64>, plain: u64 },
     /// It wrote the counters: what it had read, and one.
     Wrote { w: u32, op: u64, lock: String, fence: u64, fenced: Option<u64>, plain: u64, accepted: bool },
-    /// Its belief ended: released, or lost.
-    Ended { w: u32, op: u64, lost: Option<String> },
+    /// Its belief ended: released, or lost. `told` is when the holder heard of the loss.
+    Ended {
+        w: u32,
+        op: u64,
+        lost: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        told: Option<u64>,
+    },
     /// It told the driver the same thing twice.
     Repeated { w: u32, verb: String },
     /// It died; what it believed died with it.

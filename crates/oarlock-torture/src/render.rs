@@ -114,6 +114,7 @@ fn figures(page: &mut String, judgement: &Judgement) {
     row("holds", figures.holds.to_string());
     row("requests that were not granted", figures.gave_up.to_string());
     row("losses that holders were told of", figures.losses.to_string());
+    row("longest time from the end of a belief until its holder was told", ms(figures.latest_told));
     row("processes killed", figures.deaths.to_string());
     row("takeovers from killed holders", format!("{}, slowest {}", figures.takeovers, ms(figures.slowest_takeover)));
     row("least time from the end of a belief to the next grant", ms(figures.least_margin));

@@ -369,7 +369,8 @@ impl Worker {
             self.change(&job.lock.name, op, &mut hold).await?;
         }
         let (ended, lost) = (hold.believed_until(), hold.loss());
-        report_at(ended, &What::Ended { w, op, lost });
+        let told = if lost.is_some() { hold.told().await } else { None };
+        report_at(ended, &What::Ended { w, op, lost, told: told.map(Moment::as_nanos) });
         self.source.release(hold).await;
         Ok(())
     }
@@ -428,7 +429,7 @@ impl Worker {
                     Ok(hold) => {
                         let until = hold.ends_at().as_nanos();
                         report(&What::Granted { w, op, fence: hold.fence(), until });
-                        report_at(hold.believed_until(), &What::Ended { w, op, lost: None });
+                        report_at(hold.believed_until(), &What::Ended { w, op, lost: None, told: None });
                         self.source.release(hold).await;
                         break;
                     }

@@ -11,6 +11,7 @@ cargo xtask faults [--resume [--any-commit]] [--only STORE]â€¦ [--fault FAULT]â€
     --resume       keep the runs of docs/measurements/fault-runs.jsonl, and do not repeat those of this commit
     --any-commit   with --resume: do not repeat those of other commits either
     --only STORE   this store or this STORE/TOPOLOGY only; may be repeated
+    --only libraries  the lock libraries of other languages, which cargo xtask interop builds
     --only load    instead: many claims in one queue, many held locks, and churn; load/queue, load/held or load/churn
                    is one of them, and may be repeated
     --on STORE     with --only load: on redis (by default), postgres, etcd or zookeeper; may be repeated
@@ -78,8 +79,9 @@ impl Options {
     }
 
     pub(crate) fn selects(&self, topology: &Topology) -> bool {
-        let named = |name: &String| *name == topology.store || *name == format!("{}/{}", topology.store, topology.name);
-        self.only.is_empty() || self.only.iter().any(named)
+        let group = if topology.library { LIBRARIES } else { topology.store };
+        let named = |name: &String| name == group || *name == format!("{}/{}", topology.store, topology.name);
+        self.only.is_empty() && !topology.library || self.only.iter().any(named)
     }
 
     pub(crate) fn selects_fault(&self, name: &str) -> bool {
@@ -95,6 +97,16 @@ pub(crate) const LOAD_WORKER: &str = "__load";
 
 /// The hidden first word of [`Command::PowerWorker`].
 pub(crate) const POWER_WORKER: &str = "__power";
+
+/// The flags that loads do not use.
+const OF_FAULTS: [&str; 8] =
+    ["--resume", "--any-commit", "--fault", "--runs", "--seconds", "--also", "--within", "--jobs"];
+
+/// The flags that faults do not use.
+const OF_LOADS: [&str; 2] = ["--on", "--for"];
+
+/// The name of all other lock libraries for `--only`.
+const LIBRARIES: &str = "libraries";
 
 /// The name of the loads for `--only`.
 const LOAD: &str = "load";
@@ -114,9 +126,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         also: None,
         within: u64::MAX,
     };
-    let (mut churn, mut stores) = (600, Vec::new());
+    let (mut churn, mut stores, mut given) = (600, Vec::new(), Vec::new());
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
+        given.push(arg.clone());
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "-h" | "--help" => return Ok(Command::Help),
@@ -141,7 +154,11 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     if options.any_commit && !options.resume {
         return Err("--any-commit needs --resume".to_owned());
     }
+    let used = |flags: &[&str]| given.iter().find(|flag| flags.contains(&flag.as_str()));
     if let Some(loads) = loads(&options.only)? {
+        if let Some(flag) = used(&OF_FAULTS) {
+            return Err(format!("{flag} is about faults: --only load does not take it"));
+        }
         if stores.is_empty() {
             stores.push(STORES[0].to_owned());
         }
@@ -150,8 +167,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         }
         return Ok(Command::Load(LoadOptions { loads, stores, churn_seconds: churn, dry: options.dry }));
     }
-    if !stores.is_empty() {
-        return Err("--on needs --only load".to_owned());
+    if let Some(flag) = used(&OF_LOADS) {
+        return Err(format!("{flag} needs --only load"));
     }
     Ok(Command::Run(options))
 }
@@ -202,6 +219,11 @@ mod tests {
         assert_eq!((options.runs, options.seconds, options.jobs), (3, 20, 2));
         let selected: Vec<_> = crate::deployments::ALL.iter().filter(|topology| options.selects(topology)).collect();
         assert!(!selected.is_empty() && selected.iter().all(|topology| topology.store == "redis"));
+        let Ok(Command::Run(options)) = parsed("--only libraries --only redis/redsync") else { panic!("known") };
+        let selected = crate::deployments::ALL.iter().filter(|topology| options.selects(topology));
+        assert!(selected.clone().all(|topology| topology.library) && selected.count() > 1);
+        let Ok(Command::Run(options)) = parsed("--resume") else { panic!("known") };
+        assert!(crate::deployments::ALL.iter().all(|topology| options.selects(topology) != topology.library));
         assert_eq!(parsed("--help"), Ok(Command::Help));
         let load = |line| match parsed(line) {
             Ok(Command::Load(options)) => (options.loads.join(" "), options.stores.join(" "), options.churn_seconds),
@@ -225,9 +247,19 @@ mod tests {
             ("--only load --only redis", "not both"),
             ("--only load --on mem", "mem"),
             ("--on redis", "--only load"),
+            ("--for 2m", "--only load"),
         ] {
             let why = parsed(line).expect_err(line);
             assert!(why.contains(word), "{line}: {why}");
         }
+    }
+
+    #[test]
+    fn a_flag_that_a_load_does_not_use_is_refused() {
+        for flag in ["--resume", "--fault kill", "--runs 2", "--seconds 9", "--also x", "--within 9", "--jobs 2"] {
+            let why = parsed(&format!("--only load {flag}")).expect_err(flag);
+            assert!(why.contains(flag.split(' ').next().unwrap_or_default()), "{flag}: {why}");
+        }
+        assert!(matches!(parsed("--only load --dry --on redis --for 2m"), Ok(Command::Load(_))));
     }
 }

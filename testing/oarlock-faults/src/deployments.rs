@@ -2,6 +2,7 @@
 
 mod cluster;
 mod disk;
+mod library;
 mod local;
 mod sentinel;
 mod single;
@@ -87,7 +88,7 @@ pub(crate) trait Deployment {
         self.url()
     }
 
-    /// Further words for `oarlock torture`: servers that others announce.
+    /// Further words for `oarlock torture`: servers that others announce, or another library.
     fn flags(&self) -> Vec<String> {
         Vec::new()
     }
@@ -122,6 +123,8 @@ pub(crate) struct Topology {
     pub(crate) connected: bool,
     /// Whether only faults of servers are tried: those of clients are tried on another topology of this store.
     pub(crate) servers_only: bool,
+    /// Whether another lock library is tried instead of Oarlock.
+    pub(crate) library: bool,
     /// Whether each run needs new servers.
     pub(crate) fresh: bool,
     /// Whether faults of its servers may give a lock to two holders, by what the page of the store says.
@@ -170,6 +173,7 @@ const fn topology(
         name,
         connected: true,
         servers_only: false,
+        library: false,
         fresh: false,
         may_overlap: false,
         ends_with_connections: false,
@@ -199,8 +203,14 @@ const fn asynchronous(
 
 /// A server that syncs what it answers, with a disk of its own.
 const fn own_disk(store: &'static str, start: Start) -> Topology {
-    const DISK: &[ServerFault] = &[ServerFault::PowerCut, ServerFault::SlowDisk, ServerFault::LyingDisk];
+    const DISK: &[ServerFault] =
+        &[ServerFault::PowerCut, ServerFault::SlowDisk, ServerFault::DiskFull, ServerFault::LyingDisk];
     servers_only(topology(store, "own disk", 2000, DISK, start))
+}
+
+/// Another lock library, on one server.
+const fn library(store: &'static str, name: &'static str, start: Start) -> Topology {
+    Topology { library: true, ..topology(store, name, 2000, &[], start) }
 }
 
 const fn moved_clock(store: &'static str, start: Start) -> Topology {
@@ -252,6 +262,15 @@ pub(crate) static ALL: &[Topology] = &[
             single::start_with_query(Postgres::start_with, "mode=session")
         }))
     },
+    library("redis", "redis-py", || library::on_redis("redis-py")),
+    library("redis", "pottery", || library::on_redis("pottery")),
+    library("redis", "node-redlock", || library::on_redis("node-redlock")),
+    library("redis", "redsync", || library::on_redis("redsync")),
+    library("redis", "redisson", || library::on_redis("redisson")),
+    library("etcd", "concurrency", || library::on_etcd("concurrency")),
+    library("etcd", "jetcd", || library::on_etcd("jetcd")),
+    library("zookeeper", "curator", || library::on_zookeeper("curator")),
+    library("zookeeper", "kazoo", || library::on_zookeeper("kazoo")),
 ];
 
 /// The names that `--only` takes.

@@ -4,7 +4,7 @@ mod servers;
 mod worker;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Lines, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -54,6 +54,10 @@ fn file() -> PathBuf {
 
 /// Runs the chosen loads on servers of their own, and writes the table of all that were ever run.
 pub(crate) fn all(options: &LoadOptions) -> anyhow::Result<()> {
+    // Before the first load, which takes minutes.
+    if !options.dry {
+        rows(&file())?;
+    }
     for store in &options.stores {
         for load in LOADS.iter().filter(|load| options.loads.is_empty() || options.loads.iter().any(|one| one == *load))
         {
@@ -73,12 +77,23 @@ pub(crate) fn all(options: &LoadOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The rows of every load so far; none where there is no file. One that cannot be read must not be written again.
+fn rows(file: &Path) -> anyhow::Result<Vec<Row>> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        text => text.with_context(|| file.display().to_string())?,
+    };
+    let row = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).with_context(|| format!("line {} of {}", number + 1, file.display()))
+    };
+    text.lines().enumerate().map(row).collect()
+}
+
 fn write(row: Row, dry: bool) -> anyhow::Result<()> {
     if dry {
         return Ok(());
     }
-    let text = fs::read_to_string(file()).unwrap_or_default();
-    let mut rows = text.lines().map(serde_json::from_str).collect::<Result<Vec<Row>, _>>()?;
+    let mut rows = rows(&file())?;
     rows.retain(|old| (&old.store, &old.load) != (&row.store, &row.load));
     rows.push(row);
     rows.sort_by_key(|row| {
@@ -314,5 +329,25 @@ fn settled(server: &Loaded, before: Kept) -> anyhow::Result<Kept> {
         }
         ensure!(Instant::now() < give_up, "{} sockets are left, and there were {}", now.sockets, before.sockets);
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_loads_that_cannot_be_read_is_an_error_and_a_missing_one_is_empty() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("loads.jsonl");
+        assert!(rows(&file).expect("no file").is_empty());
+        let row = r#"{"store":"redis","load":"held","version":"7","commit":"c","name":"n","seen":"s"}"#;
+        fs::write(&file, format!("{row}\n")).expect("written");
+        assert_eq!(rows(&file).expect("one row").len(), 1);
+        fs::write(&file, format!("{row}\n{{\n")).expect("written");
+        assert!(format!("{:#}", rows(&file).expect_err("no JSON")).contains("line 2"));
+        fs::write(&file, [0xff, 0xfe]).expect("written");
+        assert!(rows(&file).is_err(), "no text");
+        assert!(rows(dir.path()).is_err(), "a folder");
     }
 }

@@ -6,6 +6,7 @@
 //! - [`run`]: one run, as a process of `oarlock torture` that asks for server faults over a socket.
 //! - [`runs`]: the file of what was run, so that no run is repeated.
 //! - [`power`]: power cuts of the embedded store, whose clients die with it.
+//! - [`mounts`]: disks are unmounted however this ends.
 //! - [`load`]: many claims and many locks, instead of faults.
 //! - [`report`]: the tables.
 
@@ -13,6 +14,7 @@ mod args;
 mod cases;
 mod deployments;
 mod load;
+mod mounts;
 mod power;
 mod report;
 mod run;
@@ -47,7 +49,10 @@ fn main() -> ExitCode {
         Command::Load(options) => load::all(&options),
         Command::LoadWorker(words) => load::work(&words),
         Command::PowerWorker(words) => power::work(&words),
-        Command::Run(options) => all(&options),
+        Command::Run(options) => {
+            mounts::apart();
+            all(&options)
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

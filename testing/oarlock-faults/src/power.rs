@@ -106,6 +106,13 @@ impl Worker {
         Ok(self.input.write_all(b"go\n")?)
     }
 
+    /// # Errors
+    /// When it has ended: it was to go on until the power is cut.
+    fn runs(&mut self) -> anyhow::Result<()> {
+        let ended = self.child.0.try_wait()?;
+        ended.map_or(Ok(()), |status| bail!("a process ended with {status} before the power was cut"))
+    }
+
     /// Everything that it said. A line that was cut off counts as not said.
     fn end(mut self, kill: bool) -> anyhow::Result<Vec<String>> {
         if kill {
@@ -146,6 +153,8 @@ pub(crate) fn run(case: &Case, disk: &Disk, url: &str, lies: bool, seed: u64, se
         }
         workers.iter_mut().try_for_each(Worker::begin)?;
         std::thread::sleep(Duration::from_millis(random.u64(200..1500)));
+        // After the cut its calls fail, and it may end by itself.
+        workers.iter_mut().try_for_each(Worker::runs)?;
         disk.cut_power()?;
         cuts += 1;
         let mut lines = Vec::new();
@@ -229,6 +238,28 @@ mod tests {
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_process_that_fails_before_the_power_cut_is_noticed() {
+        let start = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = KillOnDrop(shell.spawn().expect("a shell"));
+            let input = child.0.stdin.take().expect("its input");
+            let output = BufReader::new(child.0.stdout.take().expect("its output"));
+            Worker { child, input, lines: std::thread::spawn(move || read(output)) }
+        };
+        let mut fails = start("echo fence a 5; exit 1");
+        while !fails.lines.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fails.child.0.wait().expect("its end");
+        let why = fails.runs().expect_err("it has ended").to_string();
+        assert!(why.contains("exit status: 1"), "{why}");
+        let mut goes_on = start("read -r line");
+        goes_on.runs().expect("it waits for a line");
+        assert!(goes_on.end(true).expect("what it said").is_empty());
     }
 
     #[test]

@@ -10,10 +10,18 @@ use crate::cases::{Case, Expected, Fault};
 use crate::deployments::ALL;
 use crate::runs::Done;
 
+/// What the checker calls two holders at once.
+const OVERLAP: &str = "Overlap";
+
 const BEGIN: &str = "<!-- faults: written by cargo xtask faults -->";
 const END: &str = "<!-- /faults -->";
+const LIBRARIES_BEGIN: &str = "<!-- libraries: written by cargo xtask faults --only libraries -->";
+const LIBRARIES_END: &str = "<!-- /libraries -->";
 const LOAD_BEGIN: &str = "<!-- load: written by cargo xtask faults --only load -->";
 const LOAD_END: &str = "<!-- /load -->";
+
+/// A line of prose is no longer.
+const COLUMNS: usize = 120;
 
 fn page() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reliability.md")
@@ -21,7 +29,8 @@ fn page() -> PathBuf {
 
 /// Writes the table of all runs into the page.
 pub(crate) fn write(runs: &[Done]) -> anyhow::Result<()> {
-    replace_between([BEGIN, END], &tables(runs))
+    replace_between([BEGIN, END], &tables(runs))?;
+    replace_between([LIBRARIES_BEGIN, LIBRARIES_END], &libraries(runs))
 }
 
 /// Writes the table of loads into the page.
@@ -93,10 +102,10 @@ pub(crate) fn injected(case: &Case, done: &Done) -> u64 {
 }
 
 fn tables(runs: &[Done]) -> String {
-    let known: Vec<_> = runs.iter().filter(|done| done.case().is_some()).collect();
+    let known: Vec<_> = runs.iter().filter(|done| done.case().is_some_and(|case| !case.topology.library)).collect();
     let (ran, failed): (Vec<&Done>, Vec<&Done>) = known.into_iter().partition(|done| done.failed.is_none());
     let mut rows: BTreeMap<(usize, usize), (Case, Row)> = BTreeMap::new();
-    for (place, topology) in ALL.iter().enumerate() {
+    for (place, topology) in ALL.iter().enumerate().filter(|(_, topology)| !topology.library) {
         for (number, case) in Case::of(topology).enumerate() {
             let is = |done: &&&Done| {
                 (done.store.as_str(), done.topology.as_str(), done.fault.as_str())
@@ -110,8 +119,8 @@ fn tables(runs: &[Done]) -> String {
     let sum = |of: fn(&Row) -> u64| rows.values().map(|(_, row)| of(row)).sum::<u64>();
     let seconds: BTreeSet<_> = ran.iter().map(|done| format!("{} s", done.seconds)).collect();
     let commits: BTreeSet<_> = ran.iter().map(|done| done.commit.as_str()).filter(|text| !text.is_empty()).collect();
-    let mut text = format!(
-        "{} runs of {}, {} faults, {} grants, {} losses told to holders, {} violations. Built from: {}.\n\n",
+    let mut text = wrapped(&format!(
+        "{} runs of {}, {} faults, {} grants, {} losses told to holders, {} violations. Built from: {}.",
         ran.len(),
         seconds.into_iter().collect::<Vec<_>>().join(" or "),
         sum(|row| row.injected),
@@ -119,7 +128,8 @@ fn tables(runs: &[Done]) -> String {
         sum(|row| row.losses),
         sum(|row| row.violations),
         commits.into_iter().collect::<Vec<_>>().join(", ")
-    );
+    ));
+    text.push('\n');
     text.push_str(&versions(&ran));
     text.push_str(&holds(&rows));
     text.push_str(&found(&rows));
@@ -129,14 +139,14 @@ fn tables(runs: &[Done]) -> String {
     }
     if !missing.is_empty() {
         text.push_str("Not run yet:\n\n");
-        missing.iter().for_each(|(title, names)| text.push_str(&format!("- {title}: {}\n", names.join(", "))));
+        missing.iter().for_each(|(title, names)| text.push_str(&wrapped(&format!("- {title}: {}", names.join(", ")))));
         text.push('\n');
     }
     if !failed.is_empty() {
         text.push_str("Runs that did not come to their end:\n\n");
         for done in failed {
             let why = done.failed.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
-            text.push_str(&format!("- seed {}: {why}\n", done.seed));
+            text.push_str(&wrapped(&format!("- seed {}: {why}", done.seed)));
         }
     }
     text
@@ -151,7 +161,26 @@ fn versions(ran: &[&Done]) -> String {
         .iter()
         .map(|(store, versions)| format!("{store} {}", versions.iter().copied().collect::<Vec<_>>().join(", ")))
         .collect();
-    if shown.is_empty() { String::new() } else { format!("Versions: {}.\n\n", shown.join("; ")) }
+    if shown.is_empty() { String::new() } else { wrapped(&format!("Versions: {}.", shown.join("; "))) + "\n" }
+}
+
+/// A paragraph, or an entry of a list, in lines of prose.
+fn wrapped(text: &str) -> String {
+    let next = if text.starts_with("- ") { "  " } else { "" };
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines += &line;
+            lines.push('\n');
+            line = format!("{next}{word}");
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line += word;
+        }
+    }
+    lines + &line + "\n"
 }
 
 /// Where every promise must hold.
@@ -222,6 +251,46 @@ fn found(rows: &BTreeMap<(usize, usize), (Case, Row)>) -> String {
     text
 }
 
+/// What other lock libraries did under the same faults.
+fn libraries(runs: &[Done]) -> String {
+    let mut text = String::new();
+    for topology in ALL.iter().filter(|topology| topology.library) {
+        let is = |done: &&Done| done.store == topology.store && done.topology == topology.name && done.failed.is_none();
+        let ran: Vec<_> = runs.iter().filter(is).collect();
+        if ran.is_empty() {
+            continue;
+        }
+        let sum = |of: fn(&Done) -> u64| ran.iter().map(|done| of(done)).sum::<u64>();
+        let seeds_of = |is: fn(&Done) -> bool| {
+            let found: BTreeSet<_> = ran.iter().filter(|done| is(done)).map(|done| done.seed).collect();
+            if found.is_empty() { "–".to_owned() } else { format!("seed {}", seeds(&found)) }
+        };
+        let stopped = seeds_of(|done| done.risks.iter().any(|risk| risk.starts_with(OVERLAP)));
+        let running = seeds_of(|done| done.violations.iter().any(|what| what.starts_with(OVERLAP)));
+        let other = |done: &Done| done.violations.iter().any(|what| !what.starts_with(OVERLAP));
+        let stuck = seeds_of(|done| !done.stuck.is_empty());
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} {} | {} | {} | {} | {stopped} | {running} | {} | {stuck} | {} |",
+            topology.name,
+            topology.store,
+            ran.last().map_or("", |done| done.version.as_str()),
+            ran.len(),
+            sum(|done| done.faults.values().sum()),
+            sum(|done| done.grants),
+            seeds_of(other),
+            sum(|done| done.lost_without_fence)
+        );
+    }
+    if text.is_empty() {
+        return "Not run yet.".to_owned();
+    }
+    let head = "| library | store | runs | faults | grants | two held, the first after a stop | two held, the first ran | \
+                another fault | stuck | updates lost without a fence |\n|---|---|---|---|---|---|---|---|---|---|\n";
+    head.to_owned() + &text
+}
+
 /// `1–4, 7`.
 fn seeds(seeds: &BTreeSet<u64>) -> String {
     let mut spans: Vec<(u64, u64)> = Vec::new();
@@ -247,6 +316,17 @@ mod tests {
     }
 
     #[test]
+    fn prose_is_wrapped() {
+        assert_eq!(wrapped("a b"), "a b\n");
+        let text = wrapped(&format!("- redis: {}", vec!["cut-requests"; 30].join(", ")));
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(
+            text.starts_with("- redis: cut-requests,") && text.lines().skip(1).all(|line| line.starts_with("  cut"))
+        );
+        assert_eq!(text.matches("cut-requests").count(), 30);
+    }
+
+    #[test]
     fn a_violation_is_counted_and_a_failed_run_is_not() {
         let case = Case::named("redis", "one server", "kill").expect("a case");
         let broken = Done { violations: vec!["Overlap: two".into()], grants: 7, ..Done::of(&case, 3, 15) };
@@ -261,6 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn what_another_library_does_is_shown_apart() {
+        let case = Case::named("redis", "redsync", "mixed").expect("a case");
+        let risk = Done { risks: vec!["Overlap: two".into()], grants: 5, ..Done::of(&case, 1, 15) };
+        let broken = Done { violations: vec!["Overlap: two".into()], grants: 6, ..Done::of(&case, 2, 15) };
+        assert_eq!((risk.complaint(), broken.complaint()), (None, None));
+        let runs = [risk, broken];
+        let text = tables(&runs);
+        assert!(text.starts_with("0 runs") && text.contains(" 0 violations."), "{text}");
+        let text = libraries(&runs);
+        assert!(text.contains("| redsync | redis  | 2 | 0 | 11 | seed 1 | seed 2 | – | – | 0 |"), "{text}");
+    }
+
+    #[test]
     fn a_stopped_holder_that_lost_a_fenced_update_is_counted() {
         let case = Case::named("redis", "one server", "pause").expect("a case");
         let lost = Done { violations: vec!["LostUpdate: 1".into()], lost_without_fence: 2, ..Done::of(&case, 1, 15) };
@@ -271,6 +364,8 @@ mod tests {
     #[test]
     fn the_page_has_a_place_for_the_table() {
         let text = std::fs::read_to_string(page()).expect("the page");
-        assert!([BEGIN, END, LOAD_BEGIN, LOAD_END].iter().all(|mark| text.contains(mark)));
+        assert!(
+            [BEGIN, END, LIBRARIES_BEGIN, LIBRARIES_END, LOAD_BEGIN, LOAD_END].iter().all(|mark| text.contains(mark))
+        );
     }
 }

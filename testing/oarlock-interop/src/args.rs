@@ -15,6 +15,8 @@ pub(crate) struct Args {
     pub(crate) all: bool,
     /// Measure, instead of trying what works.
     pub(crate) speed: bool,
+    /// Print how the programs of the clients are started, instead of running them.
+    pub(crate) commands: bool,
     /// These clients only; empty means all.
     only: Vec<String>,
     /// Languages that are not installed.
@@ -36,6 +38,7 @@ impl Args {
             match option.as_str() {
                 "--all" => args.all = true,
                 "--speed" => args.speed = true,
+                "--commands" => args.commands = true,
                 "--only" => args.only.push(value()?),
                 "--without-client" => args.without_clients.push(value()?),
                 "--without" => args.without.push(Language::named(&value()?)?),

@@ -45,6 +45,14 @@ async fn run(args: Args) -> Result<bool> {
     }
     let pairings = args.pairings()?;
     anyhow::ensure!(!pairings.is_empty(), "nothing to do: no client is left");
+    if args.commands {
+        // For a shell; the URL comes last.
+        let quoted = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));
+        for pairing in pairings {
+            println!("{}", pairing.command.iter().map(quoted).collect::<Vec<_>>().join(" "));
+        }
+        return Ok(true);
+    }
     let mut running = tokio::task::JoinSet::new();
     let mut waiting = pairings.into_iter().enumerate();
     let mut matrix = Matrix::default();

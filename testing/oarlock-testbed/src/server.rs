@@ -42,7 +42,7 @@ use tempfile::TempDir;
 
 pub use self::certificates::{CertificateFolder, Encrypted};
 pub use self::clocked::Clocked;
-pub use self::disk::{ChangedSyncs, Disk, Syncs};
+pub use self::disk::{ChangedSyncs, Disk, FullDisk, Syncs};
 pub use self::etcd::EtcdProgram;
 pub use self::etcd_cluster::EtcdCluster;
 pub use self::etcd_tls::EtcdTlsProgram;

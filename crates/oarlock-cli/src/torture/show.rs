@@ -78,7 +78,8 @@ fn text(record: &Record, judgement: &Judgement, history: Option<&Path>) -> Strin
         figures.faults.len()
     ));
     let ms = |span: Duration| format!("{:.1} ms", span.as_secs_f64() * 1000.0);
-    lines.push(format!("  losses told to holders   {}", figures.losses));
+    let latest = figures.latest_told.map_or_else(String::new, |latest| format!(", at most {} late", ms(latest)));
+    lines.push(format!("  losses told to holders   {}{latest}", figures.losses));
     let slowest = figures.slowest_takeover.map_or_else(String::new, |slowest| format!(", slowest {}", ms(slowest)));
     lines.push(format!("  takeovers from the dead  {}{slowest}", figures.takeovers));
     if let Some(margin) = figures.least_margin {

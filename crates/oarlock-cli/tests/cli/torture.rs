@@ -36,6 +36,7 @@ impl Run {
         assert_eq!((self.done.code, &found["verdict"]), (Some(0), &"OK".into()), "{found:#}");
         let figures = &found["figures"];
         assert!(number(&figures["holds"]) > 20 && number(&figures["takeovers"]) > 0, "{found:#}");
+        assert!(figures["latest_told_ms"].is_number(), "no holder was told of a loss: {found:#}");
         assert!(number(&found["stale_writes_refused"]) > 0 && number(&found["lost_without_fence"]) > 0, "{found:#}");
         found
     }

@@ -70,6 +70,12 @@ impl<'a> Excuses<'a> {
         Self { record, commands, resets, closed, pauses }
     }
 
+    /// For how long a worker was stopped between these moments.
+    pub(super) fn stopped(&self, worker: u32, from: u64, to: u64) -> u64 {
+        let overlap = |(_, begin, end): &(u32, u64, u64)| to.min(*end).saturating_sub(from.max(*begin));
+        self.pauses.iter().filter(|(w, ..)| *w == worker).map(overlap).sum()
+    }
+
     /// Whether the user broke a server then: by the command, or by hand all the time.
     fn is_server_broken(&self, at: u64) -> bool {
         self.record.header.by_hand || self.commands.values().any(|(from, to)| (*from..=*to).contains(&at))

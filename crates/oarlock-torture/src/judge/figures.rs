@@ -32,6 +32,10 @@ pub struct Figures {
     /// The least time between the end of a belief that was not released and the next grant; zero if the grant came first.
     #[serde(serialize_with = "optional_ms", rename = "least_margin_ms")]
     pub least_margin: Option<Duration>,
+    /// The longest time from the end of a belief until its holder heard of the loss, without the time in which its
+    /// process was stopped.
+    #[serde(serialize_with = "optional_ms", rename = "latest_told_ms")]
+    pub latest_told: Option<Duration>,
     /// How often each fault was injected.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Replies that were lost on request.

@@ -80,7 +80,7 @@ pub fn beliefs(record: &Record) -> Vec<Belief> {
                 let of = reports.entry((*w, *op)).or_default();
                 of.until = of.until.max(Some(*until));
             }
-            What::Ended { w, op, lost } => {
+            What::Ended { w, op, lost, .. } => {
                 reports.entry((*w, *op)).or_default().ended =
                     Some((at, lost.clone().map_or(BeliefEnd::Released, BeliefEnd::Lost)));
             }

@@ -65,7 +65,7 @@ impl Run {
         run.fence += 1;
         let fence = run.fence;
         run.add(720, What::Granted { w: 1, op: 9091, fence, until: 900 * MS });
-        run.add(730, What::Ended { w: 1, op: 9091, lost: None });
+        run.add(730, What::Ended { w: 1, op: 9091, lost: None, told: None });
         run.add(2000, What::Drained { w: 1, failed: None });
         run.add(2001, What::Left { lock: "a".to_owned(), holders: Some(0), waiters: Some(0) });
         run
@@ -82,7 +82,7 @@ impl Run {
         self.add(at + 1, What::Granted { w, op, fence, until: (at + 100) * MS });
         self.value += 1;
         self.wrote(at + 2, w, fence, true, self.value);
-        self.add(at + span, What::Ended { w, op, lost: None });
+        self.add(at + span, What::Ended { w, op, lost: None, told: None });
     }
 
     fn wrote(&mut self, at: u64, w: u32, fence: u64, accepted: bool, plain: u64) {
@@ -331,7 +331,7 @@ fn a_late_takeover_is_a_violation() {
     run.add(1110, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
     run.add(1120, What::Died { w: 3, why: "killed".to_owned() });
     run.add(20_000, What::Granted { w: 1, op: 81, fence: 81, until: 20_100 * MS });
-    run.add(20_010, What::Ended { w: 1, op: 81, lost: None });
+    run.add(20_010, What::Ended { w: 1, op: 81, lost: None, told: None });
     run.add(20_020, What::Done);
     run.record.events.retain(|event| !matches!(&event.what, What::Phase { name } if name == "storm"));
     run.add(20_015, What::Phase { name: "storm".to_owned() });
@@ -403,7 +403,7 @@ fn a_grant_that_is_reported_after_its_lease_is_judged_by_its_lease() {
         run.fence = 40;
         run.hold(1, 1200, 20);
         if ended {
-            run.add(1100, What::Ended { w: 5, op: 1, lost: Some("expired".to_owned()) });
+            run.add(1100, What::Ended { w: 5, op: 1, lost: Some("expired".to_owned()), told: None });
         }
         run.add(1500, What::Died { w: 5, why: "killed".to_owned() });
         let mut again = Run { record: run.record.clone(), fence: run.fence, value: run.value };
@@ -476,6 +476,31 @@ fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
         assert!(names.contains(&LEFT_OUT) && names.iter().all(|name| [LEFT_OUT, UNUSED].contains(name)), "{names:?}");
         assert_eq!(names.contains(&UNUSED), unused, "{names:?}");
     }
+}
+
+#[test]
+fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_not() {
+    let lost = |told: u64, stopped: Option<(u64, u64)>| {
+        let mut run = Run::new();
+        run.add(1000, What::Asked { w: 1, op: 7, lock: "a".to_owned(), units: None });
+        run.fence += 1;
+        let fence = run.fence;
+        run.add(1001, What::Granted { w: 1, op: 7, fence, until: 1100 * MS });
+        run.add(1100, What::Ended { w: 1, op: 7, lost: Some("expired".to_owned()), told: Some(told * MS) });
+        if let Some((from, to)) = stopped {
+            run.add(from, What::Fault { id: 91, kind: FaultKind::Pause, w: Some(1), host: None });
+            run.add(to, What::FaultEnded { id: 91, effect: None, reset: false });
+        }
+        run.judge()
+    };
+    let in_time = lost(1130, None);
+    assert_eq!((in_time.ruling, in_time.figures.latest_told), (Ruling::Ok, Some(Duration::from_millis(30))));
+    let late = lost(6101, None);
+    assert_eq!((late.ruling, names(&late)), (Ruling::Violation, vec!["ToldLate"]));
+    let stopped = lost(6101, Some((1050, 6000)));
+    assert_eq!((stopped.ruling, stopped.figures.latest_told), (Ruling::Ok, Some(Duration::from_millis(101))));
+    let stopped_before = lost(6101, Some((1010, 1100)));
+    assert_eq!(names(&stopped_before), ["ToldLate"]);
 }
 
 /// A worker loses its lock at 30 ms, for this reason.

@@ -7,6 +7,7 @@ use oarlock_core::{ErrorKind, Guard, Locks};
 
 use super::peer::{Peer, PeerHold, Taken};
 use super::{EXPIRED, Job, name_in_store, now};
+use crate::judge::TOLD_WITHIN;
 use crate::record::LockKind;
 
 pub(super) enum Source {
@@ -122,6 +123,15 @@ impl Hold {
             }
             Self::Peer(_) => tokio::time::sleep(span).await,
         }
+    }
+
+    /// When the holder of a lost lock heard of it. Belief ends by the clock alone, but a program that waits for the loss
+    /// goes on until it is told. A library that is asked tells nothing by itself.
+    pub(super) async fn told(&self) -> Option<Moment> {
+        let Self::Oarlock(guard) = self else { return None };
+        // Later is late enough to be judged.
+        let _ = tokio::time::timeout(TOLD_WITHIN * 2, guard.lost()).await;
+        Some(now())
     }
 
     /// The end of belief if it has passed, else now.

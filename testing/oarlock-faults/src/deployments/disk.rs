@@ -1,4 +1,4 @@
-//! One server, or the embedded store, on a disk of its own that loses power, is slow, or lies about its syncs.
+//! One server, or the embedded store, on a disk of its own that is full or slow, loses power, or lies about its syncs.
 
 use std::time::Duration;
 
@@ -80,6 +80,13 @@ impl<P: Program> Deployment for OnDisk<P> {
                 wait(lease, 1.0, 2.0, random);
                 drop(slow);
                 Ok(())
+            }
+            ServerFault::DiskFull => {
+                let full = self.disk.fill()?;
+                wait(lease, 0.3, 1.5, random);
+                drop(full);
+                // It may have ended, or it refuses to write until it is started again.
+                self.server.restart()
             }
             other => bail!("{} is no fault of a disk", other.name()),
         }

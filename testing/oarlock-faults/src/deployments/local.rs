@@ -22,7 +22,7 @@ pub(super) fn start() -> anyhow::Result<Box<dyn Deployment>> {
     Ok(Box::new(Local { folder: TempDir::new()?, mounted: false }))
 }
 
-/// Only root can mount it. It stays mounted if this process is killed: `umount` ends it.
+/// Only root can mount it.
 pub(super) fn start_small() -> anyhow::Result<Box<dyn Deployment>> {
     let folder = TempDir::new()?;
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "tmpfs"]).arg(folder.path()).output()?;

@@ -10,9 +10,12 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -21,6 +24,9 @@ const POWER: &str = include_str!("power.c");
 
 /// Its size. The file behind it is sparse.
 const BYTES: u64 = 1 << 30;
+
+/// No block of the file system is smaller.
+const SMALLEST: u64 = 1 << 10;
 
 /// The kernel writes metadata by itself only after so many seconds, and data after half a minute: a run of seconds loses
 /// what was not synced.
@@ -34,6 +40,9 @@ const SYNCS: &str = "fsync,fdatasync,sync_file_range,msync,sync,syncfs";
 
 /// `strace` may need a while to attach to all threads of a Java machine.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);
+
+/// It waits for the calls that it makes slow.
+const DETACH_WITHIN: Duration = Duration::from_secs(20);
 
 /// A file system of its own. Dropped, it is unmounted.
 #[derive(Debug)]
@@ -93,6 +102,26 @@ impl Disk {
         self.attach()
     }
 
+    /// Leaves no room on it, until what this gives is dropped.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn fill(&self) -> anyhow::Result<FullDisk> {
+        let path = self.root().join("filler");
+        let filler = File::create(&path)?;
+        let full = FullDisk { path };
+        let (mut size, mut block) = (0, BYTES);
+        // Reserved and not written: at once.
+        while block >= SMALLEST {
+            match fallocate(&filler, FallocateFlags::empty(), size, block) {
+                Ok(()) => size += block,
+                Err(Errno::NOSPC) => block /= 2,
+                Err(error) => return Err(error).context("the file that fills the disk"),
+            }
+        }
+        Ok(full)
+    }
+
     fn attach(&self) -> anyhow::Result<()> {
         done(Command::new("mount").args(["-o", OPTIONS]).arg(self.folder.path().join("image")).arg(self.root()))
     }
@@ -118,6 +147,20 @@ impl Drop for Disk {
     }
 }
 
+/// A disk without room. Dropped, there is room again.
+#[derive(Debug)]
+pub struct FullDisk {
+    path: PathBuf,
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("{} stays: {error}", self.path.display());
+        }
+    }
+}
+
 /// Runs a command that says nothing.
 fn done(command: &mut Command) -> anyhow::Result<()> {
     let done = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
@@ -138,8 +181,6 @@ pub enum Syncs {
 #[derive(Debug)]
 pub struct ChangedSyncs {
     strace: Child,
-    /// It goes on reporting processes, and ends when its output is closed.
-    _reports: BufReader<ChildStderr>,
 }
 
 impl ChangedSyncs {
@@ -157,26 +198,16 @@ impl ChangedSyncs {
         for pid in pids {
             strace.args(["-p", &pid.to_string()]);
         }
-        let mut strace = strace
+        let strace = strace
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start strace")?;
-        let mut reports = BufReader::new(strace.stderr.take().context("strace has no output")?);
-        let give_up = Instant::now() + ATTACH_WITHIN;
-        let mut said = String::new();
-        // One line for each process, whatever its threads.
-        let attached = |said: &str| said.lines().filter(|line| line.contains(" attached")).count();
-        while attached(&said) < pids.len() {
-            let ended = reports.read_line(&mut said)? == 0;
-            if ended || Instant::now() > give_up {
-                strace.kill()?;
-                strace.wait()?;
-                bail!("strace cannot be used: {}", said.trim());
-            }
-        }
-        Ok(Self { strace, _reports: reports })
+        // From here on it is ended when this fails.
+        let mut changed = Self { strace };
+        attached(&mut changed.strace, pids.len(), ATTACH_WITHIN)?;
+        Ok(changed)
     }
 }
 
@@ -184,8 +215,45 @@ impl Drop for ChangedSyncs {
     fn drop(&mut self) {
         // It lets go of the processes before it ends; killed, it might not. It may have ended with them.
         let _ = kill_process(Pid::from_child(&self.strace), Signal::TERM);
-        let _ = self.strace.wait();
+        let give_up = Instant::now() + DETACH_WITHIN;
+        while matches!(self.strace.try_wait(), Ok(None)) {
+            if Instant::now() > give_up {
+                let _ = self.strace.kill();
+                let _ = self.strace.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
+}
+
+/// Waits until `strace` has said of so many processes that it is attached.
+fn attached(strace: &mut Child, count: usize, within: Duration) -> anyhow::Result<()> {
+    let reports = lines(strace.stderr.take().context("strace has no output")?);
+    let (give_up, mut said) = (Instant::now() + within, String::new());
+    // One line for each process, whatever its threads.
+    while said.lines().filter(|line| line.contains(" attached")).count() < count {
+        match reports.recv_timeout(give_up.saturating_duration_since(Instant::now())) {
+            Ok(line) => said += &line,
+            Err(RecvTimeoutError::Disconnected) => bail!("strace cannot be used: {}", said.trim()),
+            Err(RecvTimeoutError::Timeout) => bail!("strace did not attach within {within:?}: {}", said.trim()),
+        }
+    }
+    Ok(())
+}
+
+/// The lines that a process says, read to its end: it would end when its output is closed.
+fn lines(output: ChildStderr) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        while output.read_line(&mut line).is_ok_and(|count| count > 0) {
+            // Later ones are read and not used.
+            let _ = sender.send(std::mem::take(&mut line));
+        }
+    });
+    lines
 }
 
 /// The folder for a server on `disk`, or among the temporary files.
@@ -236,6 +304,36 @@ mod tests {
         assert_eq!(fs::read_to_string(&kept).expect("kept"), "synced");
         assert!(!lost.exists());
         fs::write(&lost, "x").expect("it can be used again");
+    }
+
+    #[test]
+    fn a_full_disk_takes_nothing_until_there_is_room_again() {
+        let Some(disk) = disk() else { return };
+        let written = |name: &str| fs::write(disk.root().join(name), [1; 1 << 16]);
+        written("before").expect("there is room");
+        let full = disk.fill().expect("filled");
+        let error = written("meanwhile").expect_err("there is no room");
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+        drop(full);
+        written("after").expect("there is room again");
+    }
+
+    #[test]
+    fn a_tracer_that_says_nothing_is_not_waited_for() {
+        let silent = |seconds| {
+            let mut sleep = Command::new("sleep");
+            sleep.arg(seconds).stderr(Stdio::piped()).spawn().expect("a process that says nothing")
+        };
+        let start = Instant::now();
+        let mut tracer = silent("60");
+        let why = attached(&mut tracer, 1, Duration::from_millis(50)).expect_err("it is not attached").to_string();
+        assert!(why.contains("did not attach"), "{why}");
+        drop(ChangedSyncs { strace: tracer });
+        let mut tracer = silent("0");
+        let why = attached(&mut tracer, 1, Duration::from_secs(60)).expect_err("it has ended").to_string();
+        assert!(why.contains("cannot be used"), "{why}");
+        tracer.wait().expect("its end");
+        assert!(start.elapsed() < Duration::from_secs(50), "it was waited for: {:?}", start.elapsed());
     }
 
     /// A shell that appends a line and syncs it, for every line that it is told.
