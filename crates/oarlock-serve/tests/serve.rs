@@ -6,6 +6,7 @@ mod serve {
     mod browser;
     mod chromium;
     mod clients;
+    mod dependencies;
     mod document;
     mod leases;
     mod observability;
