@@ -25,9 +25,10 @@ pub(super) fn on_etcd(name: &str) -> Started {
 }
 
 pub(super) fn on_zookeeper(name: &str) -> Started {
-    start(name, "zk://", || single::start(ZooKeeper::start_with, &[]))
+    start(name, "", || single::start(ZooKeeper::start_with, &[]))
 }
 
+/// `scheme` is what the library itself writes before the address.
 fn start(name: &str, scheme: &str, server: impl Fn() -> Started) -> Started {
     // The shell of the worker puts in the address of its proxy.
     let with = format!("{} \"{scheme}$OARLOCK_TORTURE_HOSTS\"", command(name)?);
