@@ -46,6 +46,8 @@ const HASTE: &str = "SET SESSION innodb_lock_wait_timeout = 1";
 /// A connection is read only while a request is under way. A short one, because a server may not notice during it that
 /// the client is gone.
 const MOMENT: &str = "DO SLEEP(0.1)";
+/// How long its answer may take at least.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is open.
 #[derive(Debug)]
@@ -346,7 +348,9 @@ impl Pool {
 
     /// Reads this connection for a moment: its end is noticed at once.
     pub(super) async fn read_for_a_moment(&self, conn: &mut Conn) -> Result<()> {
-        let answer = tokio::time::timeout(self.config.connect_timeout, conn.query_drop(MOMENT)).await;
+        // A short time-out for connecting must not end a session whose server only takes its moment.
+        let bound = self.config.connect_timeout.max(LEAST_PATIENCE);
+        let answer = tokio::time::timeout(bound, conn.query_drop(MOMENT)).await;
         answer.map_err(|_| STORE.silent())?.map_err(failed)
     }
 

@@ -73,6 +73,10 @@ pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// A table or row that an open transaction has locked is not waited for longer than this: steps of clients wait behind
+/// the change of a table.
+const PATIENCE: &str = "SET SESSION lock_wait_timeout = 5, innodb_lock_wait_timeout = 5";
+
 /// Waits for its turn to raise the format of this database: a minute at most, after which it goes on.
 const ALONE: &str = "DO GET_LOCK(CONCAT('oarlock_init_', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
 
@@ -81,8 +85,11 @@ async fn is_older(conn: &mut Conn) -> Result<bool> {
 }
 
 /// Makes the procedures of this format in place of older ones, which may answer in another way. Tables stay, with what
-/// they hold.
+/// they hold. They come first: where they cannot be changed now, clients go on with the procedures that they have.
 async fn raise(conn: &mut Conn) -> Result<()> {
+    for statement in [MODE, PATIENCE, PARTS[0]] {
+        conn.query_drop(statement).await.map_err(failed)?;
+    }
     let granted = granted(conn).await;
     for procedure in dropped() {
         conn.query_drop(drop_of(procedure)).await.map_err(failed)?;

@@ -27,6 +27,10 @@ const PARTS: [&str; 8] = [
 const RAISE: &str = include_str!("sql/raise.sql");
 const LOCK: i64 = 0x006f_6172_6c6f_636b;
 
+/// A table that an open transaction has locked is not waited for longer than this: steps of clients wait behind the
+/// change of a table.
+const PATIENCE: &str = "SET LOCAL lock_timeout = '5s';";
+
 /// What makes it all, in one transaction, and the rights of the role `grant` if one is given.
 #[must_use]
 pub fn script(grant: Option<&str>) -> String {
@@ -35,7 +39,7 @@ pub fn script(grant: Option<&str>) -> String {
         "INSERT INTO oarlock.format (version) VALUES ({FORMAT})
 ON CONFLICT (singleton) DO UPDATE SET version = excluded.version WHERE format.version < excluded.version;"
     );
-    format!("BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{RAISE}\n{parts}\n{made}\n{rights}COMMIT;\n")
+    format!("BEGIN;\nSELECT pg_advisory_xact_lock({LOCK});\n{PATIENCE}\n{RAISE}\n{parts}\n{made}\n{rights}COMMIT;\n")
 }
 
 /// The fewest rights that a client needs, once the schema exists.
@@ -89,6 +93,12 @@ async fn check(client: &Client) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_format_is_the_same_wherever_it_is_written() {
+        let raises = format!("(SELECT version FROM oarlock.format) < {FORMAT}");
+        assert!(RAISE.contains(&raises) && PARTS[0].contains(&raises));
+    }
 
     #[test]
     fn a_role_is_only_a_name() {

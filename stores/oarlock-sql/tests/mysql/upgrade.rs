@@ -7,7 +7,7 @@ use oarlock_core::{Claim, ErrorKind};
 use oarlock_sql::mysql::{MySql, init};
 use oarlock_testbed::Flavour;
 
-use crate::store::{claim, config, grant, pending, renew, start};
+use crate::store::{claim, config, grant, pending, raw, renew, start};
 
 const OLDER: &str = include_str!("format_7.sql");
 
@@ -113,7 +113,28 @@ async fn a_client_of_an_older_format_goes_on_beside_newer_ones(on: Flavour) {
     pending(&store, &claim(4, "old")).await;
 }
 
+/// A transaction has read a table for hours, as a backup does.
+async fn a_format_that_cannot_be_raised_now_leaves_older_clients_at_work(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    let old = claim(1, "old");
+    older(&mut root, &old).await;
+    let mut reader = raw(server.addr()).await;
+    reader.query_drop("START TRANSACTION").await.unwrap();
+    let _rows: Option<i64> = reader.query_first("SELECT COUNT(*) FROM oarlock_resource").await.unwrap();
+    let error = init(config(server.addr()), None).await.unwrap_err();
+    assert!(error.to_string().contains("ock wait timeout"), "{error}");
+
+    assert_eq!(attempt(&mut root, "oarlock", &old).await.unwrap(), "granted");
+    assert_eq!(attempt(&mut root, "oarlock", &claim(2, "new")).await.unwrap(), "granted");
+    assert_eq!(release(&mut root, "oarlock", &old).await.unwrap(), "released");
+    reader.query_drop("ROLLBACK").await.unwrap();
+    init(config(server.addr()), None).await.unwrap();
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    pending(&store, &claim(3, "new")).await;
+}
+
 on_both!(
+    a_format_that_cannot_be_raised_now_leaves_older_clients_at_work,
     a_step_of_an_older_format_that_is_under_way_takes_no_lock,
     a_client_of_an_older_format_goes_on_beside_newer_ones,
 );

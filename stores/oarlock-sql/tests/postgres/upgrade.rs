@@ -112,3 +112,24 @@ async fn a_client_of_an_older_format_goes_on_beside_newer_ones() {
     assert_eq!(attempt(&root, "oarlock", &claim(3, "old")).await.unwrap(), "granted");
     pending(&store, &claim(4, "old")).await;
 }
+
+/// A transaction has used a table for long.
+#[tokio::test]
+async fn a_format_that_cannot_be_raised_now_leaves_older_clients_at_work() {
+    let Some((server, root)) = start().await else { return };
+    root.batch_execute(OLDER).await.unwrap();
+    let old = claim(1, "old");
+    assert_eq!(attempt(&root, "oarlock", &old).await.unwrap(), "granted");
+    let (reader, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    reader.batch_execute("BEGIN; SELECT count(*) FROM oarlock.fence").await.unwrap();
+    let error = init(config(server.addr()), None).await.unwrap_err();
+    assert!(error.to_string().contains("lock timeout"), "{error}");
+
+    assert_eq!(attempt(&root, "oarlock", &claim(2, "new")).await.unwrap(), "granted");
+    assert_eq!(release(&root, "oarlock", &old).await.unwrap(), "released");
+    reader.batch_execute("ROLLBACK").await.unwrap();
+    init(config(server.addr()), None).await.unwrap();
+    let store = Postgres::connect(config(server.addr())).await.unwrap();
+    pending(&store, &claim(3, "new")).await;
+}
