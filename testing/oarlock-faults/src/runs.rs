@@ -78,7 +78,7 @@ impl Done {
         let why = match (&self.failed, expected) {
             (Some(why), _) => why.clone(),
             // What another library does wrong is no fault of this one.
-            (_, Expected::Shown) if !self.violations.is_empty() => return None,
+            (_, Expected::Shown) if !self.violations.is_empty() || !self.stuck.is_empty() => return None,
             _ if !self.violations.is_empty() => self.violations.join("; "),
             _ if !self.stuck.is_empty() => self.stuck.join("; "),
             _ if !self.untried.is_empty() => self.untried.join("; "),

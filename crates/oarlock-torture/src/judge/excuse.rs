@@ -76,6 +76,11 @@ impl<'a> Excuses<'a> {
         self.pauses.iter().filter(|(w, ..)| *w == worker).map(overlap).sum()
     }
 
+    /// Whether the user can have stopped clients: by a command, or by hand.
+    pub(super) fn may_stop_clients(&self) -> bool {
+        self.record.header.by_hand || !self.commands.is_empty()
+    }
+
     /// Whether the user broke a server then: by the command, or by hand all the time.
     fn is_server_broken(&self, at: u64) -> bool {
         self.record.header.by_hand || self.commands.values().any(|(from, to)| (*from..=*to).contains(&at))

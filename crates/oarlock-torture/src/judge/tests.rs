@@ -480,8 +480,9 @@ fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
 
 #[test]
 fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_not() {
-    let lost = |told: u64, stopped: Option<(u64, u64)>| {
+    let lost_by = |told: u64, stopped: Option<(u64, u64)>, by_hand: bool| {
         let mut run = Run::new();
+        run.record.header.by_hand = by_hand;
         run.add(1000, What::Asked { w: 1, op: 7, lock: "a".to_owned(), units: None });
         run.fence += 1;
         let fence = run.fence;
@@ -493,6 +494,7 @@ fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_n
         }
         run.judge()
     };
+    let lost = |told, stopped| lost_by(told, stopped, false);
     let in_time = lost(1130, None);
     assert_eq!((in_time.ruling, in_time.figures.latest_told), (Ruling::Ok, Some(Duration::from_millis(30))));
     let late = lost(6101, None);
@@ -501,6 +503,7 @@ fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_n
     assert_eq!((stopped.ruling, stopped.figures.latest_told), (Ruling::Ok, Some(Duration::from_millis(101))));
     let stopped_before = lost(6101, Some((1010, 1100)));
     assert_eq!(names(&stopped_before), ["ToldLate"]);
+    assert_eq!(lost_by(6101, None, true).ruling, Ruling::RiskSeen, "the user may have stopped it");
 }
 
 /// A worker loses its lock at 30 ms, for this reason.

@@ -19,7 +19,9 @@ pub(super) fn findings(record: &Record, excuses: &Excuses<'_>) -> (Option<Durati
         latest = latest.max(Some(late));
         if late > TOLD_WITHIN {
             let what = format!("worker {w} was told {} ms late that its lock was lost: {why}", late.as_millis());
-            findings.push(finding(Ruling::Violation, "ToldLate", Some(event.at), what));
+            // A command can stop the process, or the whole machine, and nothing here says for how long.
+            let ruling = if excuses.may_stop_clients() { Ruling::RiskSeen } else { Ruling::Violation };
+            findings.push(finding(ruling, "ToldLate", Some(event.at), what));
         }
     }
     (latest, findings)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::Moment;
 use oarlock_core::{ErrorKind, Guard, Locks};
+use tokio::task::JoinHandle;
 
 use super::peer::{Peer, PeerHold, Taken};
 use super::{EXPIRED, Job, name_in_store, now};
@@ -16,7 +17,8 @@ pub(super) enum Source {
 }
 
 pub(super) enum Hold {
-    Oarlock(Guard),
+    /// The task ends when the token of the guard is cancelled, with the time.
+    Oarlock(Guard, JoinHandle<Moment>),
     Peer(PeerHold),
 }
 
@@ -49,7 +51,16 @@ impl Source {
                 locks.semaphore(name, permits).wait(job.wait).acquire(units.unwrap_or(permits)).await
             }
         };
-        taken.map(Hold::Oarlock).map_err(|error| {
+        let held = |guard: Guard| {
+            let token = guard.token();
+            // From the beginning, as a program does that waits for the loss.
+            let told = tokio::spawn(async move {
+                token.cancelled().await;
+                now()
+            });
+            Hold::Oarlock(guard, told)
+        };
+        taken.map(held).map_err(|error| {
             let busy = error.kind() == ErrorKind::Busy;
             Refused { why: format!("{:?}: {error}", error.kind()), busy }
         })
@@ -59,7 +70,7 @@ impl Source {
     pub(super) async fn release(&mut self, hold: Hold) {
         // Its outcome is the store's business; what is left is looked for at the end.
         match (self, hold) {
-            (_, Hold::Oarlock(guard)) => drop(guard.release().await),
+            (_, Hold::Oarlock(guard, _)) => drop(guard.release().await),
             (Self::Peer(peer), Hold::Peer(_)) => drop(peer.release().await),
             (Self::Oarlock(_), Hold::Peer(_)) => {}
         }
@@ -84,14 +95,14 @@ impl Hold {
     /// Zero where the library has none.
     pub(super) fn fence(&self) -> u64 {
         match self {
-            Self::Oarlock(guard) => guard.fence().get(),
+            Self::Oarlock(guard, _) => guard.fence().get(),
             Self::Peer(hold) => hold.fence.unwrap_or(0),
         }
     }
 
     pub(super) fn is_held(&self) -> bool {
         match self {
-            Self::Oarlock(guard) => guard.is_held(),
+            Self::Oarlock(guard, _) => guard.is_held(),
             Self::Peer(hold) => hold.lost.is_none(),
         }
     }
@@ -99,15 +110,15 @@ impl Hold {
     /// When belief ends by itself.
     pub(super) fn ends_at(&self) -> Moment {
         match self {
-            Self::Oarlock(guard) => guard.ends_at(),
+            Self::Oarlock(guard, _) => guard.ends_at(),
             Self::Peer(hold) => hold.lost.as_ref().map_or(Moment::NEVER, |(at, _)| *at),
         }
     }
 
     pub(super) fn loss(&self) -> Option<String> {
         match self {
-            Self::Oarlock(guard) if guard.is_held() => None,
-            Self::Oarlock(guard) => Some(guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string())),
+            Self::Oarlock(guard, _) if guard.is_held() => None,
+            Self::Oarlock(guard, _) => Some(guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string())),
             Self::Peer(hold) => hold.lost.as_ref().map(|(_, why)| why.clone()),
         }
     }
@@ -115,7 +126,7 @@ impl Hold {
     /// Waits for `span`, or until the lock is lost.
     pub(super) async fn stay(&self, span: Duration) {
         match self {
-            Self::Oarlock(guard) => {
+            Self::Oarlock(guard, _) => {
                 tokio::select! {
                     _ = guard.lost() => {}
                     () = tokio::time::sleep(span) => {}
@@ -127,11 +138,11 @@ impl Hold {
 
     /// When the holder of a lost lock heard of it. Belief ends by the clock alone, but a program that waits for the loss
     /// goes on until it is told. A library that is asked tells nothing by itself.
-    pub(super) async fn told(&self) -> Option<Moment> {
-        let Self::Oarlock(guard) = self else { return None };
+    pub(super) async fn told(&mut self) -> Option<Moment> {
+        let Self::Oarlock(_, told) = self else { return None };
         // Later is late enough to be judged.
-        let _ = tokio::time::timeout(TOLD_WITHIN * 2, guard.lost()).await;
-        Some(now())
+        let told = tokio::time::timeout(TOLD_WITHIN * 2, told).await;
+        Some(told.ok().and_then(Result::ok).unwrap_or_else(now))
     }
 
     /// The end of belief if it has passed, else now.
