@@ -197,10 +197,7 @@ impl BeliefCell {
     /// The hold was granted again, and ends with this session from now on. False if it ended with another one before:
     /// belief cannot follow both.
     pub(crate) fn tie(&self, session: &SessionEnd) -> bool {
-        let is_ours = self.ends_with.get_or_init(|| session.clone()) == session;
-        // Those that wait for the end of belief wait for that of the session, too.
-        self.shortened.notify_waiters();
-        is_ours
+        self.ends_with.get_or_init(|| session.clone()) == session
     }
 
     /// The session that it ends with.
