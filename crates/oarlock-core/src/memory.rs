@@ -252,6 +252,8 @@ impl Driver for Memory {
     }
 
     async fn close(&self) -> Result<()> {
+        let end = self.connection.life().end.clone();
+        end.end();
         self.kit().kill();
         Ok(())
     }

@@ -30,10 +30,10 @@ mod watch;
 use std::fmt;
 use std::sync::Arc;
 
-use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, SessionEnd, Watch};
 use oarlock_core::queue::TurnTimes;
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Lifetime, ResourceName, Result};
 use tokio::task::JoinSet;
 
 pub use crate::checked::Checked;
@@ -57,6 +57,8 @@ pub struct Etcd {
     pub(crate) landmarks: Landmarks,
     /// By the revision that created a claim.
     pub(crate) turns: TurnTimes<i64>,
+    /// The end of this client: it revokes the leases of its claims when it is closed.
+    end: SessionEnd,
 }
 
 impl fmt::Debug for Etcd {
@@ -84,6 +86,7 @@ impl Etcd {
             leases: Leases::default(),
             landmarks: Landmarks::default(),
             turns: TurnTimes::default(),
+            end: SessionEnd::new(),
         })
     }
 
@@ -112,7 +115,11 @@ impl Driver for Etcd {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let attempted = self.attempt_claim(claim).await;
-        attempted.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))
+        let mut attempt = attempted.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))?;
+        if let Attempt::Granted(grant) = &mut attempt {
+            grant.ends_with = (claim.lifetime == Lifetime::Process).then(|| self.end.clone());
+        }
+        Ok(attempt)
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -132,6 +139,7 @@ impl Driver for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
+        self.end.end();
         if self.connection.close() {
             self.end_leases(self.leases.drain()).await;
         }

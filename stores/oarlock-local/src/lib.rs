@@ -31,9 +31,9 @@ mod watch;
 
 use std::sync::Arc;
 
-use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, SessionEnd, Watch};
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Lifetime, ResourceName, Result};
 
 pub use crate::config::{Config, STORE, default_dir, other_default_dir};
 use crate::error::SCHEME;
@@ -43,6 +43,8 @@ use crate::store::Store;
 #[derive(Debug)]
 pub struct Local {
     store: Arc<Store>,
+    /// The end of the session, and of every claim that lives as long as its process.
+    end: SessionEnd,
 }
 
 impl Local {
@@ -55,7 +57,7 @@ impl Local {
     /// - [`Os`](oarlock_core::ErrorKind::Os): any other system call failed.
     pub async fn open(config: Config) -> Result<Self> {
         let store = Store::open(config).await.map_err(|error| error.during("open"))?;
-        Ok(Self { store })
+        Ok(Self { store, end: SessionEnd::new() })
     }
 }
 
@@ -66,7 +68,12 @@ impl Driver for Local {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        self.store.attempt(claim).await.map_err(|error| error.during("attempt").about(&claim.resource))
+        let attempted = self.store.attempt(claim).await;
+        let mut attempt = attempted.map_err(|error| error.during("attempt").about(&claim.resource))?;
+        if let Attempt::Granted(grant) = &mut attempt {
+            grant.ends_with = (claim.lifetime == Lifetime::Process).then(|| self.end.clone());
+        }
+        Ok(attempt)
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -86,6 +93,7 @@ impl Driver for Local {
     }
 
     async fn close(&self) -> Result<()> {
+        self.end.end();
         self.store.session.end();
         self.store.hub.close();
         Ok(())

@@ -58,9 +58,14 @@ async fn a_shutdown_ends_belief_in_what_it_frees(context: Arc<TestContext>) -> O
 
 /// Another client over the same driver is told by nothing else.
 async fn a_driver_ends_belief_before_it_closes_anything(context: Arc<TestContext>) -> Outcome {
-    let (raw, name) = (context.raw().await?, context.name()?);
-    // A claim that lives by its lease alone survives.
-    let Some(session) = raw.granted(&raw.claim(&name)).await?.ends_with else { return Ok(()) };
+    let (raw, rival, name) = (context.raw().await?, context.peer().await?, context.name()?);
+    let Some(session) = raw.granted(&raw.claim(&name)).await?.ends_with else {
+        // A claim that lives by its lease alone survives.
+        raw.driver.clone().close().await?;
+        let theirs = rival.mutex(name.as_str()).try_lock().await?;
+        ensure!(theirs.is_none(), "the lock was freed, and its holder was told of no end");
+        return Ok(());
+    };
     ensure!(!session.has_ended(), "ended before it was closed");
     let mut closing = raw.driver.clone().close();
     // Only once: what it does first is done then.
