@@ -36,7 +36,7 @@ pub use waiters::Waiters;
 pub use watch::{Hint, HintSender, Listeners, Watch};
 
 use crate::capabilities::Capabilities;
-use crate::claim::{Claim, ClaimId, Fence, ResourceName};
+use crate::claim::{Claim, ClaimId, Fence, Lifetime, ResourceName};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::state::{Ending, Memo, Page, Query};
@@ -144,6 +144,17 @@ pub enum Attempt {
     Granted(Grant),
     /// It does not; with `wait` it has a position in the queue now.
     Pending(Pending),
+}
+
+impl Attempt {
+    /// The same answer. A grant of a claim that lives as long as its process ends with this session, too.
+    #[must_use]
+    pub fn ending_with(mut self, claim: &Claim, session: &SessionEnd) -> Self {
+        if let (Self::Granted(grant), Lifetime::Process) = (&mut self, claim.lifetime) {
+            grant.ends_with = Some(session.clone());
+        }
+        self
+    }
 }
 
 /// What a renewal does to the fences of a claim.

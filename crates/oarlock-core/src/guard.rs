@@ -123,7 +123,7 @@ impl Guard {
     }
 
     /// Lets its release carry the next claim of this process.
-    pub(crate) fn set_lane(&mut self, pass: Pass) {
+    pub(crate) fn set_pass(&mut self, pass: Pass) {
         let (queue, now) = (pass.queue(), self.core.clock.now());
         if queue.line.keep(pass, now) {
             self.core.watchdog.check_queue(queue.clone(), now);

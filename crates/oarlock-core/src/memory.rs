@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::capabilities::{Capabilities, Liveness};
-use crate::claim::{Claim, ClaimId, Lifetime, ResourceName};
+use crate::claim::{Claim, ClaimId, ResourceName};
 use crate::clock::{BootClock, Clock, Moment};
 use crate::driver::{
     Attempt, Driver, End, Hint, Info, Interest, Listeners, Release, Renewal, Renewed, SessionEnd, Waiters, Watch,
@@ -187,13 +187,12 @@ impl Driver for Memory {
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let Life { session, end } = self.connection.life().clone();
         self.call(Some(Verb::Attempt), |store| {
-            let mut attempt =
+            let attempt =
                 store.step(&claim.resource, |resource, now, notified| resource.attempt(claim, session, now, notified));
-            if let Ok(Attempt::Granted(grant)) = &mut attempt {
-                grant.ends_with = (claim.lifetime == Lifetime::Process).then_some(end);
+            if let Ok(Attempt::Granted(_)) = attempt {
                 store.lock().waiters.forget(claim.id);
             }
-            attempt
+            attempt.map(|attempt| attempt.ending_with(claim, &end))
         })
         .await?
         .map_err(|error| error.on("mem").during("attempt").about(&claim.resource))

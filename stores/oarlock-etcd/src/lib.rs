@@ -33,7 +33,7 @@ use std::sync::Arc;
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, SessionEnd, Watch};
 use oarlock_core::queue::TurnTimes;
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Lifetime, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, Error, ErrorKind, ResourceName, Result};
 use tokio::task::JoinSet;
 
 pub use crate::checked::Checked;
@@ -115,11 +115,8 @@ impl Driver for Etcd {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let attempted = self.attempt_claim(claim).await;
-        let mut attempt = attempted.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))?;
-        if let Attempt::Granted(grant) = &mut attempt {
-            grant.ends_with = (claim.lifetime == Lifetime::Process).then(|| self.end.clone());
-        }
-        Ok(attempt)
+        let attempt = attempted.map_err(|error| error.on(SCHEME).during("attempt").about(&claim.resource))?;
+        Ok(attempt.ending_with(claim, &self.end))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, SessionEnd, Watch};
 use oarlock_core::state::{Page, Query};
-use oarlock_core::{Claim, ClaimId, Lifetime, ResourceName, Result};
+use oarlock_core::{Claim, ClaimId, ResourceName, Result};
 
 pub use crate::config::{Config, STORE, default_dir, other_default_dir};
 use crate::error::SCHEME;
@@ -69,11 +69,8 @@ impl Driver for Local {
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let attempted = self.store.attempt(claim).await;
-        let mut attempt = attempted.map_err(|error| error.during("attempt").about(&claim.resource))?;
-        if let Attempt::Granted(grant) = &mut attempt {
-            grant.ends_with = (claim.lifetime == Lifetime::Process).then(|| self.end.clone());
-        }
-        Ok(attempt)
+        let attempt = attempted.map_err(|error| error.during("attempt").about(&claim.resource))?;
+        Ok(attempt.ending_with(claim, &self.end))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {

@@ -69,7 +69,9 @@ use self::node::Node;
 use self::requests::{Requests, never_mind};
 use self::rounds::Registry;
 use oarlock_core::claim::{Claim, ClaimId, ResourceName, Weight};
-use oarlock_core::driver::{Attempt, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, Watch};
+use oarlock_core::driver::{
+    Attempt, Driver, DynDriver, End, Info, Interest, Release, Renewal, Renewed, SessionEnd, Watch,
+};
 use oarlock_core::error::{Error, ErrorKind, Result};
 use oarlock_core::state::{Page, Query};
 
@@ -90,6 +92,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// may get two votes).
 pub struct Quorum {
     core: Arc<Core>,
+    /// The end of this client: its nodes may free what it holds when it is closed.
+    end: SessionEnd,
 }
 
 struct Core {
@@ -144,7 +148,7 @@ impl Quorum {
             lost: AtomicU64::new(0),
             written_back: AtomicU64::new(0),
         };
-        Ok(Self { core: Arc::new(core) })
+        Ok(Self { core: Arc::new(core), end: SessionEnd::new() })
     }
 
     /// Connects to a majority of these nodes. The other nodes are connected when they can be reached.
@@ -189,8 +193,8 @@ impl Quorum {
     #[must_use]
     pub fn node_timeout(self, timeout: Duration) -> Self {
         match Arc::try_unwrap(self.core) {
-            Ok(core) => Self { core: Arc::new(Core { node_timeout: Some(timeout), ..core }) },
-            Err(core) => Self { core },
+            Ok(core) => Self { core: Arc::new(Core { node_timeout: Some(timeout), ..core }), end: self.end },
+            Err(core) => Self { core, end: self.end },
         }
     }
 
@@ -250,7 +254,8 @@ impl Driver for Quorum {
                 None => self.core.vote(claim).await,
             }
         };
-        attempt.await.map_err(|error| about("attempt", &claim.resource, error))
+        let attempt = attempt.await.map_err(|error| about("attempt", &claim.resource, error))?;
+        Ok(attempt.ending_with(claim, &self.end))
     }
 
     async fn renew(&self, batch: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -272,6 +277,7 @@ impl Driver for Quorum {
 
     /// Waits a moment for votes that are returned in the background, so that a short-lived process leaves none behind.
     async fn close(&self) -> Result<()> {
+        self.end.end();
         self.core.tasks.close();
         let _ = tokio::time::timeout(PATIENCE, self.core.tasks.wait()).await;
         let mut closing = Requests::send(&self.core, self.core.all(), PATIENCE, DynDriver::close, never_mind);

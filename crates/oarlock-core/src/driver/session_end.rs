@@ -1,6 +1,7 @@
 //! The end of a session, which a driver tells the engine without the store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +12,14 @@ use tokio_util::sync::CancellationToken;
 /// the session is over, before it opens another one, and before it closes its connections. From then on no holder
 /// believes in such a grant. No request and no [`Watch`](super::Watch) is needed for that: the store may be unreachable.
 #[derive(Clone, Debug, Default)]
-pub struct SessionEnd(Arc<CancellationToken>);
+pub struct SessionEnd(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Read each time that a holder is asked whether it holds; the token has a mutex.
+    has_ended: AtomicBool,
+    token: CancellationToken,
+}
 
 impl SessionEnd {
     /// The end of a session that has just begun.
@@ -22,13 +30,14 @@ impl SessionEnd {
 
     /// The session is over, for good.
     pub fn end(&self) {
-        self.0.cancel();
+        self.0.has_ended.store(true, Ordering::Release);
+        self.0.token.cancel();
     }
 
     /// Whether it is over.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.0.is_cancelled()
+        self.0.has_ended.load(Ordering::Acquire)
     }
 
     /// Waits until it is over.
@@ -36,7 +45,7 @@ impl SessionEnd {
     /// # Cancel safety
     /// Dropping this future loses nothing.
     pub async fn ended(&self) {
-        self.0.cancelled().await;
+        self.0.token.cancelled().await;
     }
 }
 

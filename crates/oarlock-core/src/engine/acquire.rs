@@ -309,7 +309,7 @@ impl Request {
                     // it.
                     Some(mut guard) => {
                         if let Some(pass) = pass.filter(|_| self.may_be_carried(core)) {
-                            guard.set_lane(pass);
+                            guard.set_pass(pass);
                         }
                         return core.check_open().map(|()| Some(guard));
                     }

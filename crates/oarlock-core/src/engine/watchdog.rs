@@ -274,7 +274,7 @@ async fn run(shared: Arc<Shared>) {
             claim = mailbox.hint(&shared) => shared.apply_hint(claim),
             () = sleep_until(&*shared.clock, next) => {}
         }
-        shared.check_lanes();
+        shared.check_queues();
         let (due, lost) = shared.due();
         if shared.releaser.outlasts_leases {
             for claim in lost {
@@ -302,7 +302,7 @@ async fn run(shared: Arc<Shared>) {
             () = shared.wake.notified() => {}
             () = sleep_until(&*shared.clock, next) => {}
         }
-        shared.check_lanes();
+        shared.check_queues();
         drop(shared.due());
     }
 }
@@ -352,7 +352,7 @@ impl Shared {
 
     /// Wakes claims that wait for too long behind a holder of this process, and withdraws those whose tasks do not
     /// react.
-    fn check_lanes(&self) {
+    fn check_queues(&self) {
         let mut queues = std::mem::take(&mut self.lock().queues);
         if queues.is_empty() {
             return;

@@ -84,9 +84,10 @@ async fn a_reader_ends_with_the_session_of_its_downgrade() {
     let reader = writer.downgrade().await.unwrap();
     let (token, now) = (reader.token(), tokio::time::Instant::now());
     reset(&world);
-    assert!(!reader.is_held(), "it believes in what has ended with its session");
+    // Nothing else asks whether it is held: that would end belief, too.
     token.cancelled().await;
     assert_eq!((lost.await.unwrap(), now.elapsed()), (LossReason::Session, std::time::Duration::ZERO));
+    assert!(!reader.is_held(), "it believes in what has ended with its session");
 }
 
 /// The first one may end, or have ended, without a word about the second.

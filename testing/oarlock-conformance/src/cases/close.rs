@@ -59,7 +59,9 @@ async fn a_shutdown_ends_belief_in_what_it_frees(context: Arc<TestContext>) -> O
 /// Another client over the same driver is told by nothing else.
 async fn a_driver_ends_belief_before_it_closes_anything(context: Arc<TestContext>) -> Outcome {
     let (raw, rival, name) = (context.raw().await?, context.peer().await?, context.name()?);
-    let Some(session) = raw.granted(&raw.claim(&name)).await?.ends_with else {
+    let mut claim = raw.claim(&name);
+    claim.ttl = LONG;
+    let Some(session) = raw.granted(&claim).await?.ends_with else {
         // A claim that lives by its lease alone survives.
         raw.driver.clone().close().await?;
         let theirs = rival.mutex(name.as_str()).try_lock().await?;
