@@ -368,8 +368,8 @@ impl Worker {
         if alone && job.stay > self.mine.ttl() / 2 {
             self.change(&job.lock.name, op, &mut hold).await?;
         }
-        let (ended, lost) = (hold.believed_until(), hold.loss());
-        let told = if lost.is_some() { hold.told().await } else { None };
+        let (ended, is_held) = (hold.believed_until(), hold.is_held());
+        let (told, lost) = if is_held { (None, None) } else { (hold.told().await, hold.loss()) };
         report_at(ended, &What::Ended { w, op, lost, told: told.map(Moment::as_nanos) });
         self.source.release(hold).await;
         Ok(())

@@ -224,14 +224,15 @@ fn found(rows: &BTreeMap<(usize, usize), (Case, Row)>) -> String {
     for (case, row) in rows.values().filter(|(case, row)| case.expected() == Expected::Found && row.runs > 0) {
         let _ = writeln!(
             text,
-            "| {} | {}: {} | {} | {} | {} | {} runs |",
+            "| {} | {}: {} | {} | {} | {} | {} of {} |",
             case.topology.title(),
             case.name(),
             if case.topology.store == "local" { "a slot runs twice" } else { "two holders at once" },
             row.runs,
             seeds(&row.seeds),
             row.injected,
-            row.found
+            row.found,
+            row.runs
         );
     }
     let paused = rows.values().filter(|(case, row)| case.name() == "pause" && row.runs > 0);

@@ -76,9 +76,19 @@ impl<'a> Excuses<'a> {
         self.pauses.iter().filter(|(w, ..)| *w == worker).map(overlap).sum()
     }
 
-    /// Whether the user can have stopped clients: by a command, or by hand.
-    pub(super) fn may_stop_clients(&self) -> bool {
-        self.record.header.by_hand || !self.commands.is_empty()
+    /// Whether the user can have stopped clients between these moments: by a command, or by hand.
+    pub(super) fn may_stop_clients(&self, from: u64, to: u64) -> bool {
+        let overlaps = |(begin, end): &(u64, u64)| *begin <= to && from <= *end;
+        self.record.header.by_hand || self.commands.values().any(overlaps)
+    }
+
+    /// The longest time between these moments in which no other worker said anything: the whole machine may have stood
+    /// still.
+    pub(super) fn silence(&self, worker: u32, from: u64, to: u64) -> u64 {
+        let is_other = |what: &What| what.worker().is_some_and(|w| w != worker);
+        let heard = self.record.events.iter().filter(|event| (from..=to).contains(&event.at) && is_other(&event.what));
+        let moments = heard.map(|event| event.at).chain([to]);
+        moments.fold((0, from), |(longest, last), at| (longest.max(at.saturating_sub(last)), at)).0
     }
 
     /// Whether the user broke a server then: by the command, or by hand all the time.

@@ -480,9 +480,8 @@ fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
 
 #[test]
 fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_not() {
-    let lost_by = |told: u64, stopped: Option<(u64, u64)>, by_hand: bool| {
+    let run_of = |told: u64, stopped: Option<(u64, u64)>| {
         let mut run = Run::new();
-        run.record.header.by_hand = by_hand;
         run.add(1000, What::Asked { w: 1, op: 7, lock: "a".to_owned(), units: None });
         run.fence += 1;
         let fence = run.fence;
@@ -492,9 +491,18 @@ fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_n
             run.add(from, What::Fault { id: 91, kind: FaultKind::Pause, w: Some(1), host: None });
             run.add(to, What::FaultEnded { id: 91, effect: None, reset: false });
         }
+        run
+    };
+    let others_run = |run: &mut Run| {
+        for second in 1..7 {
+            run.add(1000 * second + 100, What::Repeated { w: 2, verb: "renew".to_owned() });
+        }
+    };
+    let lost = |told, stopped| {
+        let mut run = run_of(told, stopped);
+        others_run(&mut run);
         run.judge()
     };
-    let lost = |told, stopped| lost_by(told, stopped, false);
     let in_time = lost(1130, None);
     assert_eq!((in_time.ruling, in_time.figures.latest_told), (Ruling::Ok, Some(Duration::from_millis(30))));
     let late = lost(6101, None);
@@ -503,7 +511,13 @@ fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_n
     assert_eq!((stopped.ruling, stopped.figures.latest_told), (Ruling::Ok, Some(Duration::from_millis(101))));
     let stopped_before = lost(6101, Some((1010, 1100)));
     assert_eq!(names(&stopped_before), ["ToldLate"]);
-    assert_eq!(lost_by(6101, None, true).ruling, Ruling::RiskSeen, "the user may have stopped it");
+    let ruling = |change: fn(&mut Run)| {
+        let mut run = run_of(6101, None);
+        change(&mut run);
+        run.judge().ruling
+    };
+    assert_eq!(ruling(|_| {}), Ruling::Inconclusive, "no other worker ran, either");
+    assert_eq!(ruling(|run| run.record.header.by_hand = true), Ruling::RiskSeen, "the user may have stopped it");
 }
 
 /// A worker loses its lock at 30 ms, for this reason.

@@ -19,8 +19,15 @@ pub(super) fn findings(record: &Record, excuses: &Excuses<'_>) -> (Option<Durati
         latest = latest.max(Some(late));
         if late > TOLD_WITHIN {
             let what = format!("worker {w} was told {} ms late that its lock was lost: {why}", late.as_millis());
+            let stood_still = Duration::from_nanos(excuses.silence(*w, event.at, *told));
             // A command can stop the process, or the whole machine, and nothing here says for how long.
-            let ruling = if excuses.may_stop_clients() { Ruling::RiskSeen } else { Ruling::Violation };
+            let ruling = if excuses.may_stop_clients(event.at, *told) {
+                Ruling::RiskSeen
+            } else if stood_still * 2 >= late {
+                Ruling::Inconclusive
+            } else {
+                Ruling::Violation
+            };
             findings.push(finding(ruling, "ToldLate", Some(event.at), what));
         }
     }

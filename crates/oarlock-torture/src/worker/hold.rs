@@ -5,6 +5,7 @@ use std::time::Duration;
 use oarlock_core::clock::Moment;
 use oarlock_core::{ErrorKind, Guard, Locks};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::peer::{Peer, PeerHold, Taken};
 use super::{EXPIRED, Job, name_in_store, now};
@@ -17,9 +18,30 @@ pub(super) enum Source {
 }
 
 pub(super) enum Hold {
-    /// The task ends when the token of the guard is cancelled, with the time.
-    Oarlock(Guard, JoinHandle<Moment>),
+    Oarlock(Watched),
     Peer(PeerHold),
+}
+
+/// A lock whose loss is heard of by the token of its guard alone. The guard itself is not asked before that whether it is
+/// held, or why it was lost: the question would end belief, and hide that nothing else does.
+pub(super) struct Watched {
+    guard: Guard,
+    token: CancellationToken,
+    /// Ends when the token is cancelled, with the time.
+    told: JoinHandle<Moment>,
+}
+
+impl From<Guard> for Watched {
+    fn from(guard: Guard) -> Self {
+        let token = guard.token();
+        let heard = token.clone();
+        // From the beginning, as a program does that waits for the loss.
+        let told = tokio::spawn(async move {
+            heard.cancelled().await;
+            now()
+        });
+        Self { guard, token, told }
+    }
 }
 
 /// Why there is no hold, in a word; and whether the store did not answer.
@@ -51,16 +73,7 @@ impl Source {
                 locks.semaphore(name, permits).wait(job.wait).acquire(units.unwrap_or(permits)).await
             }
         };
-        let held = |guard: Guard| {
-            let token = guard.token();
-            // From the beginning, as a program does that waits for the loss.
-            let told = tokio::spawn(async move {
-                token.cancelled().await;
-                now()
-            });
-            Hold::Oarlock(guard, told)
-        };
-        taken.map(held).map_err(|error| {
+        taken.map(|guard| Hold::Oarlock(guard.into())).map_err(|error| {
             let busy = error.kind() == ErrorKind::Busy;
             Refused { why: format!("{:?}: {error}", error.kind()), busy }
         })
@@ -70,7 +83,7 @@ impl Source {
     pub(super) async fn release(&mut self, hold: Hold) {
         // Its outcome is the store's business; what is left is looked for at the end.
         match (self, hold) {
-            (_, Hold::Oarlock(guard, _)) => drop(guard.release().await),
+            (_, Hold::Oarlock(watched)) => drop(watched.guard.release().await),
             (Self::Peer(peer), Hold::Peer(_)) => drop(peer.release().await),
             (Self::Oarlock(_), Hold::Peer(_)) => {}
         }
@@ -95,14 +108,14 @@ impl Hold {
     /// Zero where the library has none.
     pub(super) fn fence(&self) -> u64 {
         match self {
-            Self::Oarlock(guard, _) => guard.fence().get(),
+            Self::Oarlock(watched) => watched.guard.fence().get(),
             Self::Peer(hold) => hold.fence.unwrap_or(0),
         }
     }
 
     pub(super) fn is_held(&self) -> bool {
         match self {
-            Self::Oarlock(guard, _) => guard.is_held(),
+            Self::Oarlock(watched) => !watched.token.is_cancelled() && now() < watched.guard.ends_at(),
             Self::Peer(hold) => hold.lost.is_none(),
         }
     }
@@ -110,15 +123,17 @@ impl Hold {
     /// When belief ends by itself.
     pub(super) fn ends_at(&self) -> Moment {
         match self {
-            Self::Oarlock(guard, _) => guard.ends_at(),
+            Self::Oarlock(watched) => watched.guard.ends_at(),
             Self::Peer(hold) => hold.lost.as_ref().map_or(Moment::NEVER, |(at, _)| *at),
         }
     }
 
+    /// Why the lock was lost. To be asked when its holder was told.
     pub(super) fn loss(&self) -> Option<String> {
         match self {
-            Self::Oarlock(guard, _) if guard.is_held() => None,
-            Self::Oarlock(guard, _) => Some(guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string())),
+            Self::Oarlock(watched) => {
+                Some(watched.guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string()))
+            }
             Self::Peer(hold) => hold.lost.as_ref().map(|(_, why)| why.clone()),
         }
     }
@@ -126,11 +141,8 @@ impl Hold {
     /// Waits for `span`, or until the lock is lost.
     pub(super) async fn stay(&self, span: Duration) {
         match self {
-            Self::Oarlock(guard, _) => {
-                tokio::select! {
-                    _ = guard.lost() => {}
-                    () = tokio::time::sleep(span) => {}
-                }
+            Self::Oarlock(watched) => {
+                let _ = tokio::time::timeout(span, watched.token.cancelled()).await;
             }
             Self::Peer(_) => tokio::time::sleep(span).await,
         }
@@ -139,9 +151,9 @@ impl Hold {
     /// When the holder of a lost lock heard of it. Belief ends by the clock alone, but a program that waits for the loss
     /// goes on until it is told. A library that is asked tells nothing by itself.
     pub(super) async fn told(&mut self) -> Option<Moment> {
-        let Self::Oarlock(_, told) = self else { return None };
+        let Self::Oarlock(watched) = self else { return None };
         // Later is late enough to be judged.
-        let told = tokio::time::timeout(TOLD_WITHIN * 2, told).await;
+        let told = tokio::time::timeout(TOLD_WITHIN * 2, &mut watched.told).await;
         Some(told.ok().and_then(Result::ok).unwrap_or_else(now))
     }
 

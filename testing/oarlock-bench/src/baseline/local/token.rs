@@ -192,7 +192,8 @@ mod tests {
         // What it reads before it gives: that others have joined.
         first.member().unwrap().0.look().unwrap();
         first.give().await.unwrap();
-        waiting.await.unwrap().unwrap();
+        let passed = tokio::time::timeout(std::time::Duration::from_secs(30), waiting).await;
+        passed.expect("the token was not passed on").unwrap().unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
 
