@@ -239,7 +239,7 @@ impl OnServer<'_> {
 
     /// Notes what the user has no right to ask.
     pub fn cannot_tell(&mut self, what: &str) {
-        self.find(&CANNOT_TELL, format!("this user may not ask for {what}, so that it cannot be judged"));
+        self.find(&CANNOT_TELL, format!("not checked: this user has no right to read {what}"));
     }
 }
 

@@ -87,7 +87,7 @@ impl Joined {
     pub async fn done(mut self) -> Result<()> {
         let outcome = self.outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         outcome.unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Unreachable, "a connection was given up while it was opened")
+            Err(Error::new(ErrorKind::Unreachable, "the runtime that opened this connection ended")
                 .on(self.scheme)
                 .retry_later())
         })

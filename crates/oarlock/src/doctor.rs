@@ -14,7 +14,7 @@ use crate::Result;
 use crate::registry::STORES;
 use crate::url::{IntoUrl, Url};
 
-/// What is too many and too old.
+/// Thresholds of an examination: waiters, the age of a hold, idle connections, the last known fence.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -22,7 +22,7 @@ pub struct Limits {
     pub waiters: usize,
     /// How old a hold may be.
     pub max_hold: Duration,
-    /// How long a connection of a client may ask for nothing.
+    /// The longest time for which a connection of a client may be idle.
     pub max_idle: Duration,
     /// The largest fence that was seen before, if it is known: the next one must be larger.
     pub seen_fence: Option<u64>,

@@ -250,7 +250,11 @@ pub(crate) fn offload<T: Send + 'static>(
         .name("oarlock-step".to_owned())
         .spawn(run)
         .map_err(|error| os("cannot start a thread", error))?;
-    let gone = |_| Error::new(ErrorKind::Internal, "a step ended without an answer").on(SCHEME).applied_unknown();
+    let gone = |_| {
+        Error::new(ErrorKind::Internal, "the thread of this request ended without an answer")
+            .on(SCHEME)
+            .applied_unknown()
+    };
     Ok(async move { answered.await.map_err(gone)? })
 }
 

@@ -146,7 +146,7 @@ async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<bool> {
     let field = |name: &str| answer.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
     let (mode, version) = (field("Mode:"), field("Zookeeper version:"));
     if mode.is_empty() {
-        on.find(&WORDS, "it denies the word srvr, so that its state cannot be judged");
+        on.find(&WORDS, "not checked: the server refuses the command srvr");
         return Ok(true);
     }
     on.fact("version", version.split(['-', ',']).next().unwrap_or_default());
@@ -158,7 +158,7 @@ async fn ask(host: &str, on: &mut OnServer<'_>) -> Result<bool> {
     let monitor = word(host, "mntr").await?;
     let answers = monitor.contains("zk_server_state");
     if !answers {
-        on.find(&WORDS, "it denies the word mntr, so that the ensemble cannot be judged");
+        on.find(&WORDS, "not checked: the server refuses the command mntr");
     }
     if mode == "standalone" {
         on.find(&STANDALONE, "it is alone: while it is down, no lock can be used");

@@ -15,7 +15,6 @@
 //! that is stopped alone believes nothing meanwhile, if it does not believe any more at the moment when it goes on: before
 //! any of its work runs again, its locks are asked.
 
-mod ask;
 mod campaign;
 mod clocks;
 mod connection;
@@ -24,6 +23,7 @@ mod coverage;
 mod log;
 mod plan;
 mod queue;
+mod request;
 mod rows;
 mod shrink;
 mod stops;

@@ -187,7 +187,7 @@ impl ServerInfo {
             if limit == 0 { "no limit".to_owned() } else { format!("{used} of {limit} bytes, {policy}") },
         );
         if limit > 0 && policy != "noeviction" {
-            let reason = format!("maxmemory-policy is {policy}: a full server throws keys away, and a lock is a key");
+            let reason = format!("maxmemory-policy is {policy}: a full server evicts keys, including locks");
             on.find(&checks::EVICTION, reason);
         } else if limit > 0 && used.saturating_mul(10) >= limit.saturating_mul(9) {
             let reason = format!("{used} of {limit} bytes are in use; a full server refuses new locks");

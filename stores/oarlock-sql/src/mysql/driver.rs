@@ -79,7 +79,7 @@ impl Driver for MySql {
         if claim.wait {
             self.pool.hub.expect(claim.id, |()| ());
         }
-        let attempt = self.place(claim).await;
+        let attempt = self.attempt_claim(claim).await;
         if attempt.as_ref().is_err_and(|error| error.applied() == Applied::No) {
             self.pool.hub.unexpect(claim.id);
         }
@@ -124,7 +124,7 @@ impl Driver for MySql {
 }
 
 impl MySql {
-    async fn place(&self, claim: &Claim) -> Result<Attempt> {
+    async fn attempt_claim(&self, claim: &Claim) -> Result<Attempt> {
         let session = self.pool.session().await?;
         let (capacity, adopt) = attempt::capacity(claim);
         let name = self.pool.stored(claim.resource.as_str());
@@ -209,7 +209,9 @@ impl MySql {
         }
         if session.has_ended() && ends_with_session(claim) {
             // The engine has not seen the grant: the claim must be tied to a session that lives.
-            return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+            return Err(Error::unreachable("the session of this claim ended during the request")
+                .on(SCHEME)
+                .retry_now());
         }
         grant.ends_with = tethered.then(|| session.over());
         Ok(Attempt::Granted(grant))

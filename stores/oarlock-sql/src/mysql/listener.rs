@@ -121,7 +121,7 @@ async fn wait(pool: &Arc<Pool>, id: ClaimId, before: ClaimId, permit: OwnedSemap
     let mut over = pool.listener.over.subscribe();
     let limit = pool.config().connect_timeout + SPAN;
     let heard = tokio::select! {
-        heard = tokio::time::timeout(limit, hear(pool, before)) => heard.unwrap_or_else(|_| Err(STORE.no_answer())).ok(),
+        heard = tokio::time::timeout(limit, wait_until_free(pool, before)) => heard.unwrap_or_else(|_| Err(STORE.no_answer())).ok(),
         _ = over.wait_for(|is_over| *is_over) => return,
     };
     let mut state = pool.listener.lock();
@@ -145,7 +145,7 @@ async fn wait(pool: &Arc<Pool>, id: ClaimId, before: ClaimId, permit: OwnedSemap
 }
 
 /// Whether the lock of `before` was free within the time.
-async fn hear(pool: &Pool, before: ClaimId) -> Result<(Conn, bool)> {
+async fn wait_until_free(pool: &Pool, before: ClaimId) -> Result<(Conn, bool)> {
     let idle = pool.listener.lock().idle.pop();
     let mut conn = match idle {
         Some(conn) => conn,

@@ -46,8 +46,8 @@ impl ServerWatch {
     pub(crate) fn listen(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
-            let hear = hear(self.config.clone(), self.mailbox.clone(), self.failed.clone());
-            *task = Some(self.runtime.spawn(hear).abort_handle());
+            let listening = listen(self.config.clone(), self.mailbox.clone(), self.failed.clone());
+            *task = Some(self.runtime.spawn(listening).abort_handle());
         }
     }
 }
@@ -60,7 +60,7 @@ impl Drop for ServerWatch {
     }
 }
 
-async fn hear(config: Config, mailbox: Mailbox, failed: Arc<AtomicBool>) {
+async fn listen(config: Config, mailbox: Mailbox, failed: Arc<AtomicBool>) {
     match tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await {
         Ok(Ok(mut conn)) => {
             failed.store(false, Ordering::Release);

@@ -69,7 +69,7 @@ impl Driver for Postgres {
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
-        let attempt = self.place(claim).await;
+        let attempt = self.attempt_claim(claim).await;
         attempt.map_err(|error| error.during("attempt").about(&claim.resource))
     }
 
@@ -139,7 +139,7 @@ impl Driver for Postgres {
 }
 
 impl Postgres {
-    async fn place(&self, claim: &Claim) -> Result<Attempt> {
+    async fn attempt_claim(&self, claim: &Claim) -> Result<Attempt> {
         let session = self.pool.session().await?;
         let waits = claim.wait && session.has_liveness_lock();
         if waits
@@ -175,7 +175,9 @@ impl Postgres {
                 self.pool.forget(claim.id);
                 if session.is_ended() && ends_with_session(claim) {
                     // The engine has not seen the grant: the claim must be tied to a session that lives.
-                    return Err(Error::unreachable("its session ended meanwhile").on(SCHEME).retry_now());
+                    return Err(Error::unreachable("the session of this claim ended during the request")
+                        .on(SCHEME)
+                        .retry_now());
                 }
                 Ok(Attempt::Granted(tied(grant, &session, claim)))
             }

@@ -151,7 +151,7 @@ async fn stand(shared: &Shared, config: &Config) {
         if is_closed && !state.claims.is_empty() {
             // This connection is no more: the wait goes on on another one, and something may have been missed.
             for (claim, hub) in &state.claims {
-                hub.notify(*claim, |kept| kept.hear(None));
+                hub.notify(*claim, |kept| kept.receive(None));
             }
             continue;
         }
@@ -160,7 +160,7 @@ async fn stand(shared: &Shared, config: &Config) {
             connections.discard(&connection);
         }
         for (claim, hub) in state.claims.drain() {
-            hub.notify(claim, |kept| kept.hear(None));
+            hub.notify(claim, |kept| kept.receive(None));
         }
     }
 }

@@ -70,7 +70,7 @@ impl WaiterData {
 
     /// The last notification counts: the claim may have been broken since it was granted. A ticket is good for one
     /// grant, because others may have seen it then.
-    pub(crate) fn hear(&mut self, grant: Option<Grant>) {
+    pub(crate) fn receive(&mut self, grant: Option<Grant>) {
         self.handed = grant.and_then(|grant| {
             let (_, sent) = *self.tickets.iter().find(|(ticket, _)| *ticket == grant.ticket)?;
             self.tickets.clear();
@@ -118,18 +118,18 @@ mod tests {
             assert_eq!(kept.ticket(|| Ok(ticket)), Some(ticket));
         }
         for unknown in [0, 1, 10] {
-            kept.hear(grant(unknown));
+            kept.receive(grant(unknown));
             assert!(kept.handed.is_none(), "{unknown}");
         }
-        kept.hear(grant(2));
+        kept.receive(grant(2));
         assert!(kept.handed.take().is_some());
         for used in [2, 9] {
-            kept.hear(grant(used));
+            kept.receive(grant(used));
             assert!(kept.handed.is_none(), "others may have seen it");
         }
         kept.ticket(|| Ok(11));
-        kept.hear(grant(11));
-        kept.hear(None);
+        kept.receive(grant(11));
+        kept.receive(None);
         assert!(kept.handed.is_none(), "it was broken since");
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn tell(hub: &Hub, news: &str) {
         // The server tells once.
         hub.changed_last(name);
     } else if let Some(Notification { id, grant }) = Notification::read(news) {
-        hub.notify(id, |kept| kept.hear(grant));
+        hub.notify(id, |kept| kept.receive(grant));
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 use oarlock_core::clock::{Clock, Moment, TokioClock};
 use oarlock_core::{Ending, Error, ErrorKind, Held, Result, Slot, Weight};
 
-use super::ask::{Ask, Holding};
 use super::connection::{Arrivals, lock};
 use super::coverage::Faults;
 use super::log::{Log, Recorded, Upset};
 use super::plan::Plan;
+use super::request::{Holding, Request};
 use super::world::Process;
 use crate::history::Hold;
 
@@ -38,11 +38,14 @@ impl Contender {
         for _ in 0..self.plan.rounds {
             let pause = self.span(0.5);
             tokio::time::sleep(pause).await;
-            let ask = Ask::draw(&self.plan, &mut self.rng);
+            let request = Request::draw(&self.plan, &mut self.rng);
             let name = self.rng.u64(..self.plan.names);
             self.disturb(&format!("r{name}")).await;
-            let done =
-                if ask == Ask::Once { self.run_slot(name).await } else { self.acquire_and_hold(ask, name).await };
+            let done = if request == Request::Once {
+                self.run_slot(name).await
+            } else {
+                self.acquire_and_hold(request, name).await
+            };
             if done.is_err() {
                 return;
             }
@@ -105,11 +108,11 @@ impl Contender {
     }
 
     /// Whether the task goes on after this error.
-    fn failed(&self, ask: Ask, error: &Error) -> Result<(), Dead> {
+    fn failed(&self, request: Request, error: &Error) -> Result<(), Dead> {
         match error.kind() {
-            ErrorKind::Busy => self.faults.note(ask.name(), "busy"),
-            ErrorKind::Unreachable => self.faults.note(ask.name(), "failed"),
-            ErrorKind::Lost => self.faults.note(ask.name(), "lost"),
+            ErrorKind::Busy => self.faults.note(request.name(), "busy"),
+            ErrorKind::Unreachable => self.faults.note(request.name(), "failed"),
+            ErrorKind::Lost => self.faults.note(request.name(), "lost"),
             ErrorKind::Closed => return Err(Dead),
             _ => lock(&self.log).complaints.push(format!("an error that should not be: {error}")),
         }
@@ -127,70 +130,70 @@ impl Contender {
         done
     }
 
-    async fn acquire_and_hold(&mut self, ask: Ask, name: u64) -> Result<(), Dead> {
+    async fn acquire_and_hold(&mut self, request: Request, name: u64) -> Result<(), Dead> {
         let asked = self.clock.now();
         let wait = self.plan.ttl.mul_f64(self.rng.f64() * 4.0);
         let bound = self.plan.ttl.mul_f64(0.2 + self.rng.f64());
-        let others = if ask == Ask::Several { self.plan.names } else { 1 };
+        let others = if request == Request::Several { self.plan.names } else { 1 };
         let names = (0..others).map(|other| format!("r{}", (name + other) % self.plan.names)).collect();
-        let taking = ask.take(self.process().client.clone(), names, wait, bound);
+        let taking = request.take(self.process().client.clone(), names, wait, bound);
         match self.cancelled_or(taking).await {
-            Some(Ok(Some(holding))) => self.hold(ask, asked, bound, holding).await,
-            Some(Ok(None)) => self.faults.note(ask.name(), "busy"),
-            Some(Err(error)) => return self.failed(ask, &error),
+            Some(Ok(Some(holding))) => self.hold(request, asked, bound, holding).await,
+            Some(Ok(None)) => self.faults.note(request.name(), "busy"),
+            Some(Err(error)) => return self.failed(request, &error),
             None => {}
         }
         Ok(())
     }
 
-    async fn hold(&mut self, ask: Ask, asked: Moment, bound: Duration, mut holding: Holding) {
-        self.faults.note(ask.name(), "granted");
+    async fn hold(&mut self, request: Request, asked: Moment, bound: Duration, mut holding: Holding) {
+        self.faults.note(request.name(), "granted");
         let helds = holding.helds();
         {
             let mut log = lock(&self.log);
             for held in &helds {
-                if !log.held.insert(held.id()) && ask == Ask::Cohort {
-                    self.faults.note(ask.name(), "handed on");
+                if !log.held.insert(held.id()) && request == Request::Cohort {
+                    self.faults.note(request.name(), "handed on");
                 }
-                if ask == Ask::Lease {
+                if request == Request::Lease {
                     log.ends_by_itself.insert(held.id());
                 }
             }
         }
         let granted = self.clock.now();
-        let mut records: Vec<_> = helds.iter().map(|held| self.recorder(ask, asked)(held)).collect();
-        if self.stay(ask, &holding).await {
+        let mut records: Vec<_> = helds.iter().map(|held| self.recorder(request, asked)(held)).collect();
+        if self.stay(request, &holding).await {
             let slept = lock(&self.log).suspended(granted, self.clock.now());
             let slept = slept + self.process().stops.stopped(granted, self.clock.now());
             // Timers have milliseconds, and a suspension may begin just before one fires.
             let most = bound.mul_f64(1.02) + Duration::from_millis(2);
-            if ask == Ask::Bounded && self.clock.now() > granted + most + slept {
+            if request == Request::Bounded && self.clock.now() > granted + most + slept {
                 lock(&self.log).complaints.push("a hold was believed in for longer than its bound".to_owned());
             }
             return;
         }
-        match (ask, holding) {
-            (Ask::Leader, Holding::Leader(mut leader)) => {
+        match (request, holding) {
+            (Request::Leader, Holding::Leader(mut leader)) => {
                 // Its answer may be lost; whether it is there is another test's.
                 let _ = while_held(&helds[0], &mut records, leader.proclaim("two")).await;
                 holding = Holding::Leader(leader);
             }
-            (Ask::Downgrade, Holding::Write(guard)) => {
+            (Request::Downgrade, Holding::Write(guard)) => {
                 records = self.continue_as(&mut records, Weight::ONE, &helds[0]);
                 let downgrading = guard.downgrade();
                 let Ok(guard) = while_held(&helds[0], &mut records, downgrading).await else { return };
                 holding = Holding::Guard(guard);
             }
-            (Ask::HandOver, Holding::Guard(guard)) => {
+            (Request::HandOver, Holding::Guard(guard)) => {
                 let handed = guard.hand_over();
                 let holds: Vec<_> = records.drain(..).map(|record| record.hold.clone()).collect();
                 let Ok(ticket) = handed else { return };
                 let other = self.rng.usize(..self.processes.len());
                 let Ok(guard) = self.processes[other].client.adopt(&ticket).await else {
-                    self.faults.note(ask.name(), "not adopted");
+                    self.faults.note(request.name(), "not adopted");
                     return;
                 };
-                self.faults.note(ask.name(), "adopted");
+                self.faults.note(request.name(), "adopted");
                 let adopted = guard.held();
                 let believed = || self.processes[other].stops.watch(&adopted);
                 records = holds
@@ -201,7 +204,7 @@ impl Contender {
             }
             (_, other) => holding = other,
         }
-        self.stay(ask, &holding).await;
+        self.stay(request, &holding).await;
         records.clear();
         if self.rng.bool() {
             drop(holding);
@@ -218,7 +221,7 @@ impl Contender {
     }
 
     /// Holds for a while; whether the lock was lost.
-    async fn stay(&mut self, ask: Ask, holding: &Holding) -> bool {
+    async fn stay(&mut self, request: Request, holding: &Holding) -> bool {
         let stay = self.span(1.5);
         let lost = tokio::select! {
             biased;
@@ -226,7 +229,7 @@ impl Contender {
             () = tokio::time::sleep(stay) => false,
         };
         if lost {
-            self.faults.note(ask.name(), "lost");
+            self.faults.note(request.name(), "lost");
         }
         lost
     }
@@ -241,11 +244,11 @@ impl Contender {
         let slot = asked.as_nanos() / u64::try_from(self.plan.ttl.as_nanos()).unwrap_or(u64::MAX);
         let once = self.process().client.once(&name).wait(wait);
         let (log, faults) = (self.log.clone(), self.faults.clone());
-        let record = self.recorder(Ask::Once, asked);
+        let record = self.recorder(Request::Once, asked);
         let running = async move {
             let number = slot.to_string();
             let work = |held: Held| async move {
-                faults.note(Ask::Once.name(), "granted");
+                faults.note(Request::Once.name(), "granted");
                 *lock(&log).ran.entry((name, slot)).or_default() += 1;
                 let _record = record(&held);
                 tokio::time::sleep(stay).await;
@@ -254,22 +257,22 @@ impl Contender {
             once.run(&number, work).await
         };
         match self.cancelled_or(running).await {
-            Some(Ok(Slot::AlreadyDone { .. })) => self.faults.note(Ask::Once.name(), "already done"),
-            Some(Err(error)) => return self.failed(Ask::Once, &error),
+            Some(Ok(Slot::AlreadyDone { .. })) => self.faults.note(Request::Once.name(), "already done"),
+            Some(Err(error)) => return self.failed(Request::Once, &error),
             _ => {}
         }
         Ok(())
     }
 
     /// Writes down a hold from now on.
-    fn recorder(&self, ask: Ask, asked: Moment) -> impl FnOnce(&Held) -> Recorded + use<> {
+    fn recorder(&self, request: Request, asked: Moment) -> impl FnOnce(&Held) -> Recorded + use<> {
         let (log, clock, owner, arrivals) = (self.log.clone(), self.clock, self.number, self.arrivals.clone());
         let stops = self.process().stops.clone();
         // The tasks of a cohort hand one claim on.
-        let ordered = self.plan.is_orderly() && ask != Ask::Cohort;
+        let ordered = self.plan.is_orderly() && request != Request::Cohort;
         move |held| {
             let (resource, fence, granted) = (held.resource().as_str().to_owned(), held.fence(), clock.now());
-            let (weight, capacity) = (ask.weight(), ask.capacity());
+            let (weight, capacity) = (request.weight(), request.capacity());
             lock(&log).claim_of.insert((resource.clone(), fence), held.id());
             let queued = arrivals.number(held.id()).filter(|_| ordered);
             let hold = Hold { resource, owner, weight, capacity, fence, asked, granted, ended: granted, queued };

@@ -12,7 +12,7 @@ use super::plan::{Load, Plan, Style};
 
 /// One way to ask for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Request {
     Mutex,
     Fair,
     Spin,
@@ -31,7 +31,7 @@ pub(super) enum Ask {
     HandOver,
 }
 
-impl Ask {
+impl Request {
     pub(super) fn draw(plan: &Plan, rng: &mut fastrand::Rng) -> Self {
         let permits = |rng: &mut fastrand::Rng, of: u32| Self::Permits { taken: rng.u32(1..=of), of };
         let reads = |rng: &mut fastrand::Rng| [Self::Read, Self::Write, Self::Downgrade][rng.usize(..3)];
