@@ -480,3 +480,20 @@ fn the_command_line_explains_every_exit_code() -> Outcome {
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     Some(text.split_once(start)?.1.split_once(end)?.0)
 }
+
+#[test]
+fn the_formats_of_the_stores_are_those_of_the_code() {
+    let page = read("docs/reliability.md");
+    for (store, file) in [
+        ("PostgreSQL", "stores/oarlock-sql/src/postgres/schema.rs"),
+        ("MySQL, MariaDB", "stores/oarlock-sql/src/mysql/schema.rs"),
+        ("etcd", "stores/oarlock-etcd/src/queue.rs"),
+        ("ZooKeeper", "stores/oarlock-zookeeper/src/record.rs"),
+        ("embedded", "stores/oarlock-local/src/state.rs"),
+    ] {
+        let code = read(file);
+        let line = code.lines().find(|line| line.contains("const FORMAT: ")).expect("a format");
+        let format = line.rsplit(' ').next().and_then(|last| last.strip_suffix(';')).expect("its number");
+        assert!(page.contains(&format!("| {store} | {format} |")), "docs/reliability.md: {store} has format {format}");
+    }
+}

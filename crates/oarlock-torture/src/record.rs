@@ -43,6 +43,9 @@ pub struct Header {
     pub url: String,
     /// The lock that is tried: `oarlock`, or the program of another library.
     pub lock: String,
+    /// The other build of Oarlock that every second worker was, as its `--version` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also: Option<String>,
     /// What the store promises about its data, in the words of `docs/guarantees.md`.
     pub consistency: String,
     /// How it notices a dead holder, in the same words.

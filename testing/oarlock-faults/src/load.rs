@@ -193,6 +193,13 @@ fn cost(workers: &[Worker]) -> anyhow::Result<Cost> {
     workers.iter().try_fold(Cost::default(), |sum, worker| Ok(sum.plus(worker.cost()?)))
 }
 
+/// The names that are held or waited for.
+fn in_use(url: &str) -> anyhow::Result<usize> {
+    let listed = Command::new(program()?).args(["ls", "-o", "name", "-u", url]).output()?;
+    ensure!(listed.status.success(), "ls: {}", String::from_utf8_lossy(&listed.stderr).trim());
+    Ok(String::from_utf8_lossy(&listed.stdout).lines().count())
+}
+
 /// How many claims wait for a lock.
 fn waiters(url: &str, name: &str) -> anyhow::Result<usize> {
     let shown = Command::new(program()?).args(["show", name, "-o", "json", "-u", url]).output()?;
@@ -231,7 +238,7 @@ fn queue(server: &Loaded) -> anyhow::Result<(String, String)> {
     let served = start.elapsed();
     ensure!(grants == wanted, "{grants} of {wanted} claims were served");
     drop((workers, holder));
-    let after = settled(server, before)?;
+    let after = settled(server, before, 1)?;
     let name = format!("{wanted} claims in one queue, {QUEUE_PROCESSES} processes, `.fair()`");
     let seen = format!(
         "all waited after {:.1} s; all served, the last {:.1} s after the release, {:.0} grants a second, the longest wait \
@@ -267,7 +274,7 @@ fn held(server: &Loaded) -> anyhow::Result<(String, String)> {
     let released = start.elapsed();
     let idle = cost(&workers)?;
     drop(workers);
-    let after = settled(server, before)?;
+    let after = settled(server, before, (HOLDING_PROCESSES * LOCKS_EACH) as u64)?;
     let name = format!("{} locks, {HOLDING_PROCESSES} processes", HOLDING_PROCESSES * LOCKS_EACH);
     let seen = format!(
         "held after {:.1} s; {lost} lost in {} s (leases of {} s); released in {:.1} s; all processes together: {used}; \
@@ -309,7 +316,7 @@ fn churn(server: &Loaded, seconds: u64) -> anyhow::Result<(String, String)> {
     let most = early_server.records + 2 * u64::from(worker::NAMES);
     ensure!(late_server.records <= most, "what the server keeps grew from {early_server} to {late_server}");
     drop(workers);
-    let after = settled(server, before)?;
+    let after = settled(server, before, worker::NAMES.into())?;
     let name = format!("{seconds} s of churn, {CHURN_PROCESSES} processes, {} names", worker::NAMES);
     let seen = format!(
         "{pairs} locks taken and released; all processes together after a tenth of the time: {early}; at the end: {late}; \
@@ -318,18 +325,24 @@ fn churn(server: &Loaded, seconds: u64) -> anyhow::Result<(String, String)> {
     Ok((name, seen))
 }
 
-/// The server once the connections of the load are gone.
-fn settled(server: &Loaded, before: Kept) -> anyhow::Result<Kept> {
+/// The server once the connections of the load are gone. No claim is left, and no more than a store remembers of the
+/// names that were used.
+fn settled(server: &Loaded, before: Kept, names: u64) -> anyhow::Result<Kept> {
     let give_up = Instant::now() + Duration::from_secs(60);
-    loop {
+    let after = loop {
         let now = server.kept()?;
         // Servers keep a few sockets and processes of their own.
         if now.sockets <= before.sockets + SLACK {
-            return Ok(now);
+            break now;
         }
         ensure!(Instant::now() < give_up, "{} sockets are left, and there were {}", now.sockets, before.sockets);
         std::thread::sleep(Duration::from_millis(100));
-    }
+    };
+    let left = in_use(&server.url())?;
+    ensure!(left == 0, "{left} names are still held or waited for");
+    let most = before.records + 2 * names + SLACK;
+    ensure!(after.records <= most, "the server keeps more than {names} names need: before {before}, after {after}");
+    Ok(after)
 }
 
 #[cfg(test)]

@@ -270,10 +270,11 @@ fn libraries(runs: &[Done]) -> String {
         let running = seeds_of(|done| done.violations.iter().any(|what| what.starts_with(OVERLAP)));
         let other = |done: &Done| done.violations.iter().any(|what| !what.starts_with(OVERLAP));
         let stuck = seeds_of(|done| !done.stuck.is_empty());
+        let untried = seeds_of(|done| !done.untried.is_empty());
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             text,
-            "| {} | {} {} | {} | {} | {} | {stopped} | {running} | {} | {stuck} | {} |",
+            "| {} | {} {} | {} | {} | {} | {stopped} | {running} | {} | {stuck} | {untried} | {} |",
             topology.name,
             topology.store,
             ran.last().map_or("", |done| done.version.as_str()),
@@ -288,7 +289,8 @@ fn libraries(runs: &[Done]) -> String {
         return "Not run yet.".to_owned();
     }
     let head = "| library | store | runs | faults | grants | two held, the first after a stop | two held, the first ran | \
-                another fault | stuck | updates lost without a fence |\n|---|---|---|---|---|---|---|---|---|---|\n";
+                another fault | stuck | a fault without effect | updates lost without a fence |\n\
+                |---|---|---|---|---|---|---|---|---|---|---|\n";
     head.to_owned() + &text
 }
 
@@ -351,7 +353,7 @@ mod tests {
         let text = tables(&runs);
         assert!(text.starts_with("0 runs") && text.contains(" 0 violations."), "{text}");
         let text = libraries(&runs);
-        assert!(text.contains("| redsync | redis  | 2 | 0 | 11 | seed 1 | seed 2 | – | – | 0 |"), "{text}");
+        assert!(text.contains("| redsync | redis  | 2 | 0 | 11 | seed 1 | seed 2 | – | – | – | 0 |"), "{text}");
     }
 
     #[test]

@@ -125,6 +125,9 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "CMD")]
     pub(crate) with: Option<String>,
     /// As for a run
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "with")]
+    pub(crate) also: Option<PathBuf>,
+    /// As for a run
     #[arg(long, value_name = "HOST:PORT", value_parser = server)]
     pub(crate) server: Vec<(String, u16)>,
     /// Write the new history to FILE

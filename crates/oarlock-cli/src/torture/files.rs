@@ -5,8 +5,9 @@ use std::io::BufReader;
 use std::path::Path;
 use std::time::Duration;
 
+use oarlock_core::text::quoted;
 use oarlock_torture::judge::judge;
-use oarlock_torture::record::Record;
+use oarlock_torture::record::{OARLOCK, Record};
 use oarlock_torture::render;
 
 use crate::cmd::torture::{ReplayArgs, TortureRunArgs};
@@ -39,6 +40,15 @@ pub(crate) fn render(path: &Path) -> Result<Exit, Failure> {
 /// The run of a history, as the command line would name it.
 pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
     let header = read(&args.file)?.header;
+    // Programs are never taken from the file: people send histories to each other.
+    if header.lock != OARLOCK && args.with.is_none() {
+        let library = quoted(&header.lock);
+        return Err(Failure::usage(format!("this is a history of another library: name it with --with (it was {library})")));
+    }
+    if let Some(also) = header.also.as_deref().filter(|_| args.also.is_none()) {
+        let build = quoted(also);
+        return Err(Failure::usage(format!("every second worker was another build: name it with --also (it was {build})")));
+    }
     Ok(TortureRunArgs {
         duration: Duration::from_millis(header.duration_ms),
         seed: Some(header.seed),
@@ -48,7 +58,7 @@ pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
         fault_cmd: args.fault_cmd.clone(),
         faults: header.faults,
         with: args.with.clone(),
-        also: None,
+        also: args.also.clone(),
         server: args.server.clone(),
         by_hand: header.by_hand,
         fault_loses_data: header.loses_data && args.fault_cmd.is_some(),

@@ -54,13 +54,14 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
 
 async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
     let mut signals = Signals::new(FORWARDED.iter().copied())?;
+    let also = args.also.as_deref().map(other_build).transpose()?;
     let locks = store.connect().await?;
     let (servers, untried) = if args.no_network {
         (Vec::new(), vec!["the connections were left alone, by --no-network".to_owned()])
     } else {
         servers(args, store).await?
     };
-    let header = header(args, store, &locks, &servers, untried);
+    let header = Header { also, ..header(args, store, &locks, &servers, untried) };
     let path = args.history.clone().unwrap_or_else(|| format!("oarlock-torture-{}.jsonl", header.run).into());
     let failed = |error| Failure::os(&format!("cannot write {}", path.display()), error);
     let out = BufWriter::new(File::create(&path).map_err(failed)?);
@@ -114,6 +115,22 @@ fn worker_command(also: Option<PathBuf>) -> Box<dyn Fn() -> Command + Send + Syn
         command.args([SUBCOMMAND, &std::process::id().to_string()]).args(arguments);
         command
     })
+}
+
+/// What the other build calls itself. This very program is no other build.
+fn other_build(program: &Path) -> Result<String, Failure> {
+    let failed = |error| Failure::os(&format!("cannot run {}", program.display()), error);
+    let this = std::env::current_exe().and_then(std::fs::read).map_err(failed)?;
+    if std::fs::read(program).map_err(failed)? == this {
+        return Err(Failure::usage("--also names this very program: it has to be another build"));
+    }
+    let said = Command::new(program).arg("--version").output().map_err(failed)?;
+    let version = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+    if said.status.success() && version.starts_with("oarlock ") {
+        Ok(version)
+    } else {
+        Err(Failure::usage(format!("--also {}: this is no build of oarlock", program.display())))
+    }
 }
 
 /// The words without flags that an older build does not know. A worker needs none of them.
@@ -213,6 +230,7 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
         run,
         url: store.url.to_string(),
         lock: args.with.clone().unwrap_or_else(|| OARLOCK.to_owned()),
+        also: None,
         consistency: if ours { word("consistency") } else { "unknown".to_owned() },
         liveness: if ours { word("liveness") } else { "unknown".to_owned() },
         fencing: if ours { word("fencing") } else { "none".to_owned() },

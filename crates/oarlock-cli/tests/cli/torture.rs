@@ -78,6 +78,18 @@ fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
     let replayed: Value = serde_json::from_str(&replay.out).unwrap_or_else(|error| panic!("{error}: {replay:?}"));
     assert_eq!((&replayed["seed"], &replayed["ttl_ms"]), (&7.into(), &1000.into()), "{replayed:#}");
 
+    // No program is taken from a file, and none is left out in silence.
+    let (header, events) = (text_of(&run.history), context.path("other.jsonl"));
+    for (field, value, flag) in [("lock", "python3 other.py", "--with"), ("also", "oarlock 0.0.1", "--also")] {
+        let (first, rest) = header.split_once('\n').unwrap();
+        let mut first: Value = serde_json::from_str(first).unwrap();
+        first[field] = value.into();
+        std::fs::write(&events, format!("{first}\n{rest}")).unwrap();
+        let done = finish(context.bare(["torture", "replay", &events, "-u", &url]));
+        assert_eq!((done.code, done.out.as_str()), (Some(64), ""), "{done:?}");
+        assert!(done.err.contains(flag) && done.err.contains(value), "{done:?}");
+    }
+
     // An edge is broken: the grants of one worker happened a little earlier.
     let text = std::fs::read_to_string(&run.history).unwrap();
     let broken = context.path("broken.jsonl");
@@ -92,6 +104,23 @@ fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
         assert_eq!((done.code, done.out.as_str()), (Some(78), ""), "{done:?}");
         assert!(done.err.contains("cut off"), "{done:?}");
     }
+}
+
+fn text_of(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn another_build_must_be_another_and_a_build_of_oarlock() {
+    let context = TestContext::new();
+    for (program, code, why) in
+        [(env!("CARGO_BIN_EXE_oarlock"), 64, "this very program"), ("/bin/true", 64, "no build of oarlock")]
+    {
+        let done = finish(context.bare(["torture", "-u", &context.url(), "--also", program]));
+        assert_eq!((done.code, done.out.as_str()), (Some(code), ""), "{done:?}");
+        assert!(done.err.contains(why), "{done:?}");
+    }
+    assert_eq!(names(&context, &context.url()), "");
 }
 
 /// The history with one hold that ends only after the next hold of the same lock has begun.

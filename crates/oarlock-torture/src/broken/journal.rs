@@ -110,6 +110,7 @@ impl Journal {
             seed: 0,
             url: "mem:".to_owned(),
             lock: OARLOCK.to_owned(),
+            also: None,
             // The weakest of all promises: what excuses too much would let a broken lock pass.
             consistency: "best effort".to_owned(),
             liveness: "lease and process".to_owned(),

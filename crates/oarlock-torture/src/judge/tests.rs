@@ -20,6 +20,7 @@ impl Run {
             seed: 1,
             url: "etcd://localhost".to_owned(),
             lock: "oarlock".to_owned(),
+            also: None,
             consistency: "consensus".to_owned(),
             liveness: "lease".to_owned(),
             fencing: "strict".to_owned(),

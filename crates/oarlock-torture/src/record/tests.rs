@@ -11,6 +11,7 @@ pub(crate) fn header() -> Header {
         seed: 7,
         url: "redis://localhost".to_owned(),
         lock: "oarlock".to_owned(),
+        also: None,
         consistency: "one server".to_owned(),
         liveness: "lease".to_owned(),
         fencing: "clocked".to_owned(),

@@ -11,6 +11,7 @@ fn record(name: &str) -> Record {
         seed: 1,
         url: name.to_owned(),
         lock: "oarlock".to_owned(),
+        also: None,
         consistency: name.to_owned(),
         liveness: "lease".to_owned(),
         fencing: name.to_owned(),
