@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use oarlock_core::clock::{BootClock, Clock as _};
 use oarlock_core::driver::{Attempt, Driver as _, Released, Renewal, Renewed};
 use oarlock_core::state::Query;
-use oarlock_core::{Claim, ClaimId, Guard, Locks, ResourceName};
+use oarlock_core::{Claim, ClaimId, ErrorKind, Guard, Locks, ResourceName};
 use oarlock_etcd::{Config, Etcd};
 use oarlock_testbed::{Etcd as Server, EtcdCluster};
 
@@ -59,11 +59,18 @@ async fn waiter(
         let client = client.clone();
         async move { lock_for(&client, "job", ttl).await.map_err(|error| error.to_string()) }
     });
-    let job = oarlock_core::ResourceName::new("job")?;
-    while observer.inspect(&job).await?.waiters.count() != Some(1) {
+    let (job, patience) = (ResourceName::new("job")?, Instant::now() + PATIENCE);
+    loop {
+        match observer.inspect(&job).await {
+            Ok(state) if state.waiters.count() == Some(1) => return Ok(waiting),
+            Ok(_) => {}
+            // A member that comes back may make the others elect again, which refuses reads.
+            Err(error) if error.kind() == ErrorKind::Unreachable => {}
+            Err(error) => return Err(error.into()),
+        }
+        assert!(Instant::now() < patience, "no claim waits");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    Ok(waiting)
 }
 
 /// A majority is left: a holder goes on holding, through another member.
