@@ -43,11 +43,15 @@ pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
     // Programs are never taken from the file: people send histories to each other.
     if header.lock != OARLOCK && args.with.is_none() {
         let library = quoted(&header.lock);
-        return Err(Failure::usage(format!("this is a history of another library: name it with --with (it was {library})")));
+        return Err(Failure::usage(format!(
+            "this is a history of another library: name it with --with (it was {library})"
+        )));
     }
     if let Some(also) = header.also.as_deref().filter(|_| args.also.is_none()) {
         let build = quoted(also);
-        return Err(Failure::usage(format!("every second worker was another build: name it with --also (it was {build})")));
+        return Err(Failure::usage(format!(
+            "every second worker was another build: name it with --also (it was {build})"
+        )));
     }
     Ok(TortureRunArgs {
         duration: Duration::from_millis(header.duration_ms),
