@@ -68,6 +68,12 @@ impl Voting {
 impl Core {
     /// One round for `claim`.
     pub(super) async fn vote(self: &Arc<Self>, claim: &Claim) -> Result<Attempt> {
+        // A claim that does not wait is answered at once.
+        if claim.wait
+            && let Some(until) = self.crowd.stands_back(&claim.resource)
+        {
+            tokio::time::sleep_until(until).await;
+        }
         let (started, patience) = (Instant::now(), self.patience(claim.ttl));
         let round = Round::begin(&self.registry, claim)?;
         let calls = self.request_votes(&round, round.claim.clone(), self.all(), patience);

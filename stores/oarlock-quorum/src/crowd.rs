@@ -5,6 +5,9 @@
 //! other nodes, and mostly gets their votes. The other clients have taken no vote and return none: one request tells
 //! them.
 //!
+//! A client that released a contended name would be the first to ask for it again: the other clients must hear of the
+//! release before they can. So it stands back for a moment, and another client gets its turn.
+//!
 //! A vote on that node may be left over from a lost round, and must not block all clients. A client that meets the same
 //! vote again, after longer than a round takes, asks all nodes.
 
@@ -22,6 +25,9 @@ const A_WHILE: Duration = Duration::from_secs(1);
 /// A vote that is older than this is not one of a round under way.
 const A_ROUND: Duration = Duration::from_millis(25);
 
+/// How long a client stands back from a contended name that it released: other clients hear of the release in this time.
+const STANDS_BACK: Duration = Duration::from_millis(1);
+
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     lost: Mutex<HashMap<ResourceName, Lost>>,
@@ -32,6 +38,8 @@ struct Lost {
     at: Instant,
     /// The claim that last held the vote of the first node, and since when.
     met: Option<(ClaimId, Instant)>,
+    /// When a hold of this client ended.
+    released: Option<Instant>,
 }
 
 impl Lost {
@@ -58,11 +66,26 @@ impl Crowd {
                 known.at = at;
                 return;
             }
-            lost.insert(name.clone(), Lost { at, met: None });
+            lost.insert(name.clone(), Lost { at, met: None, released: None });
             if lost.len().is_power_of_two() {
                 lost.retain(|_, lost| lost.is_recent());
             }
         });
+    }
+
+    /// A hold of this client ends.
+    pub(super) fn released(&self, name: &ResourceName) {
+        self.edit(|lost| {
+            if let Some(lost) = lost.get_mut(name) {
+                lost.released = Some(Instant::now());
+            }
+        });
+    }
+
+    /// Until when this client leaves a name to others, because it had it last.
+    pub(super) fn stands_back(&self, name: &ResourceName) -> Option<Instant> {
+        let until = |lost: &Lost| lost.released.filter(|_| lost.is_recent()).map(|released| released + STANDS_BACK);
+        self.edit(|lost| lost.get(name).and_then(until)).filter(|until| *until > Instant::now())
     }
 
     /// Whether this holder has only just come: then it has, or is about to get, the other votes as well.
@@ -118,6 +141,23 @@ mod tests {
             tokio::time::advance(A_WHILE / 10).await;
         }
         assert!(crowd.edit(|lost| lost.len()) < 520, "names pile up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_releases_a_contended_name_stands_back_for_a_moment() {
+        let crowd = Crowd::default();
+        crowd.released(&name(0));
+        assert_eq!(crowd.stands_back(&name(0)), None, "no other client wants it");
+        crowd.lost(&name(0));
+        assert_eq!(crowd.stands_back(&name(0)), None, "another client had it");
+        crowd.released(&name(0));
+        assert_eq!(crowd.stands_back(&name(0)), Some(Instant::now() + STANDS_BACK));
+        assert_eq!(crowd.stands_back(&name(1)), None);
+        tokio::time::advance(STANDS_BACK).await;
+        assert_eq!(crowd.stands_back(&name(0)), None);
+        tokio::time::advance(A_WHILE).await;
+        crowd.released(&name(0));
+        assert_eq!(crowd.stands_back(&name(0)), None, "no other client has wanted it for a while");
     }
 
     #[test]

@@ -19,6 +19,7 @@ impl Core {
         if let Some(hold) = hold.as_ref().filter(|_| !asks) {
             // First, so that votes that come late know it.
             hold.round.end();
+            self.crowd.released(resource);
         }
         let mut end = end.clone();
         if hold.is_some() && matches!(end, End::Withdrawn) {

@@ -49,6 +49,29 @@ async fn a_contended_name_is_asked_for_on_one_node_first() {
     assert!(attempt(&mine).await.0, "it is free on a majority");
 }
 
+/// Other clients hear of a release by a notification: without a pause the client that released would be the first again.
+#[tokio::test(start_paused = true)]
+async fn who_released_a_contended_name_lets_others_ask_first() {
+    let nodes = three();
+    let quorum = over(&nodes);
+    let (mut waits, once) = (claim(1), claim(2));
+    waits.wait = true;
+    let take = async |claim: &Claim| {
+        let began = tokio::time::Instant::now();
+        let answer = quorum.attempt(claim).await.unwrap();
+        assert!(matches!(answer, Attempt::Granted(_)), "{answer:?}");
+        let took = began.elapsed();
+        quorum.release(&claim.resource, claim.id, &End::Done { memo: None }).await.unwrap();
+        took
+    };
+    assert_eq!((take(&waits).await, take(&waits).await), (Duration::ZERO, Duration::ZERO), "no other client wants it");
+    quorum.core.crowd.lost(&waits.resource);
+    assert_eq!(take(&once).await, Duration::ZERO, "a claim that does not wait is answered at once");
+    assert_eq!(take(&waits).await, Duration::from_millis(1));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(take(&waits).await, Duration::ZERO, "the others had their time");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_asked_first_and_does_not_answer_is_not_waited_for() {
     let nodes = three();
