@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const FEWEST: usize = 2;
 
 /// Never more than this: each starts servers, which need memory.
-const MOST: usize = 3;
+const MOST: usize = 4;
 
 /// How much of the processor time must be idle for one more program to start.
 const IDLE: f64 = 0.5;
