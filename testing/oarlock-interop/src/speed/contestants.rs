@@ -132,7 +132,7 @@ pub(super) const ARENAS: &[Arena] = &[
         has_rivals: true,
         tasks: &[1, 64],
         shapes: &[(4, 4), (128, 8)],
-        note: "One server, with fsync.",
+        note: "One server, without fsync.",
     },
     Arena {
         name: "postgres",
