@@ -77,7 +77,7 @@ async fn an_encrypted_majority_is_one_too() {
     let guard = one.mutex("deploy").lock().await.unwrap();
     assert!(other.mutex("deploy").try_lock().await.unwrap().is_none());
     guard.release().await.unwrap();
-    let strangers = format!("redlocks://{}?ca={}", hosts(&servers), servers[0].other_ca().display());
-    let error = oarlock::connect(&strangers).await.unwrap_err();
+    let other_authority = format!("redlocks://{}?ca={}", hosts(&servers), servers[0].other_ca().display());
+    let error = oarlock::connect(&other_authority).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
 }

@@ -313,7 +313,7 @@ async fn fences_rise_through_a_storm() -> Outcome {
     for number in 0..4 {
         crew.spawn(contend(from(&context, number % 3).await?, start + round * rounds, holds.clone()));
     }
-    let _bed = tokio::task::spawn_blocking(move || -> anyhow::Result<EtcdCluster> {
+    let _servers = tokio::task::spawn_blocking(move || -> anyhow::Result<EtcdCluster> {
         let mut context = context;
         for number in 0..rounds {
             let begin = start + round * number;

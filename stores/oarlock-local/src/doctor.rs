@@ -27,8 +27,8 @@ pub(crate) const DOCTOR: Doctor = Doctor {
         Box::pin(examined(url, async |url, report| {
             let (limit, url) = (patience(url), url.clone());
             // A file system that hangs, hangs a thread of its own.
-            let looked = async { offload(move || Ok(look_at(&url)))?.await };
-            let (found, failed) = within(limit, looked).await?;
+            let examined = async { offload(move || Ok(examine_directory(&url)))?.await };
+            let (found, failed) = within(limit, examined).await?;
             report.merge(found);
             failed.map_or(Ok(()), Err)
         }))
@@ -36,7 +36,7 @@ pub(crate) const DOCTOR: Doctor = Doctor {
 };
 
 /// What was found before something failed, and what failed.
-fn look_at(url: &Url) -> (Report, Option<Error>) {
+fn examine_directory(url: &Url) -> (Report, Option<Error>) {
     let mut report = Report::default();
     let failed = examine(url, &mut report).err();
     (report, failed)
@@ -117,7 +117,7 @@ fn judge_file_system(shared: Option<&str>, free: u64, on: &mut OnServer<'_>) {
     }
 }
 
-/// The nearest directory that exists. One that may not be looked at is an error: it is not known what is in it.
+/// The nearest directory that exists. One that may not be examined at is an error: it is not known what is in it.
 fn existing(dir: &Path) -> Result<&Path> {
     for path in dir.ancestors() {
         match path.metadata() {

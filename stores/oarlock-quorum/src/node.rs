@@ -35,7 +35,7 @@ pub(super) struct Node {
 
 #[derive(Default)]
 struct Seen {
-    heard: Option<Instant>,
+    answered: Option<Instant>,
     absent: Option<Instant>,
 }
 
@@ -58,16 +58,16 @@ impl Node {
         see(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// It has answered.
-    pub(super) fn heard<T>(&self, answer: &Result<T>) {
+    /// Notes that it answered, and whether it could be reached.
+    pub(super) fn note_answer<T>(&self, answer: &Result<T>) {
         let absent = |error: &Error| error.kind() == ErrorKind::Unreachable && error.applied() == Applied::No;
         let (now, absent) = (Instant::now(), answer.as_ref().is_err_and(absent));
-        self.see(|seen| (seen.heard, seen.absent) = (Some(now), absent.then_some(now)));
+        self.see(|seen| (seen.answered, seen.absent) = (Some(now), absent.then_some(now)));
     }
 
     fn is_silent(&self) -> bool {
         let owes = self.owed.load(Ordering::Relaxed) > MOST_OWED;
-        owes && self.see(|seen| seen.heard.is_none_or(|heard| heard.elapsed() >= A_WHILE))
+        owes && self.see(|seen| seen.answered.is_none_or(|answered| answered.elapsed() >= A_WHILE))
     }
 
     fn is_absent(&self) -> bool {
@@ -100,7 +100,7 @@ impl Owed {
 
     /// It was answered.
     pub(super) fn paid<T>(self, answer: &Result<T>) {
-        self.core.nodes.get(self.node).inspect(|node| node.heard(answer));
+        self.core.nodes.get(self.node).inspect(|node| node.note_answer(answer));
     }
 }
 

@@ -84,7 +84,7 @@ impl<T: Send + 'static> Requests<T> {
             for at in 0..self.open.len() {
                 if let Poll::Ready(answer) = self.open[at].1.as_mut().poll(cx) {
                     let (node, _) = self.open.swap_remove(at);
-                    self.core.nodes.get(node).inspect(|node| node.heard(&answer));
+                    self.core.nodes.get(node).inspect(|node| node.note_answer(&answer));
                     return Poll::Ready(Some((node, answer)));
                 }
             }

@@ -96,9 +96,9 @@ impl Union {
     /// Whether enough nodes have given a hint. A waiter asks one node first, so that node must be among them.
     fn is_enough(&self) -> bool {
         let first = self.name.as_ref().and_then(|name| self.core.first(name));
-        let unheard =
+        let silent =
             |node: &usize| matches!(self.nodes.get(*node), Some(NodeWatch::Armed(_))) && !self.hinted.contains(node);
-        self.hinted.len() >= self.enough && !first.is_some_and(|node| unheard(&node))
+        self.hinted.len() >= self.enough && !first.is_some_and(|node| silent(&node))
     }
 
     fn outer(&self, hint: Hint) -> Hint {

@@ -129,7 +129,7 @@ async fn renew(store: &Redis, claim: &Claim, held: bool) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn look(store: &Redis, claim: &Claim) -> Result<(), Failure> {
+async fn poll(store: &Redis, claim: &Claim) -> Result<(), Failure> {
     store.attempt(claim).await?;
     Ok(())
 }
@@ -152,9 +152,9 @@ async fn ended(waits: u64) -> Result<(), Failure> {
     }
     let holders = context.least(async || repeat(async || renew(store, &holder, true).await).await).await?;
     let waiters = context.least(async || repeat(async || renew(store, &stays, false).await).await).await?;
-    let looks = context.least(async || repeat(async || look(store, &stays).await).await).await?;
+    let polls = context.least(async || repeat(async || poll(store, &stays).await).await).await?;
     println!(
-        "{waits} ended waits, one that stays: renewal of the holder {holders} µs, of the waiter {waiters} µs, another look {looks} µs"
+        "{waits} ended waits, one that stays: renewal of the holder {holders} µs, of the waiter {waiters} µs, another look {polls} µs"
     );
     Ok(())
 }
@@ -219,7 +219,7 @@ async fn steps(waiters: u64) -> Result<(), Failure> {
         let holder = of(1, name)?;
         told.push(context.least(async || repeat(async || renew(store, &holder, true).await).await).await?.to_string());
         told.push(context.least(async || repeat(async || renew(store, &middle, false).await).await).await?.to_string());
-        told.push(context.least(async || repeat(async || look(store, &middle).await).await).await?.to_string());
+        told.push(context.least(async || repeat(async || poll(store, &middle).await).await).await?.to_string());
         let come = context.least(async || {
             for id in next..next + 5 {
                 store.attempt(&of(id, name)?).await?;

@@ -20,10 +20,10 @@ struct TestContext {
 }
 
 async fn context() -> Option<TestContext> {
-    bed_with(Layout::Native).await
+    context_with(Layout::Native).await
 }
 
-async fn bed_with(layout: Layout) -> Option<TestContext> {
+async fn context_with(layout: Layout) -> Option<TestContext> {
     let server = oarlock_testbed::Etcd::start_or_skip().unwrap()?;
     let mut config = Config::new([server.addr().to_string()]);
     config.layout = layout;
@@ -191,7 +191,7 @@ fn plain(bits: u128) -> Claim {
 #[tokio::test]
 async fn joining_the_queue_counts_also_when_the_queue_cannot_be_read() {
     for layout in [Layout::Native, Layout::Go] {
-        let Some(context) = bed_with(layout).await else { return };
+        let Some(context) = context_with(layout).await else { return };
         let mine = plain(2);
         let keys = context.one.keys(&mine.resource);
         let other = keys.claim(9);
@@ -215,7 +215,7 @@ async fn joining_the_queue_counts_also_when_the_queue_cannot_be_read() {
 /// The shared key of a waiter was deleted, and later waiters have moved up: the turn is theirs.
 #[tokio::test]
 async fn a_claim_without_its_shared_key_has_lost_its_turn() {
-    let Some(context) = bed_with(Layout::Go).await else { return };
+    let Some(context) = context_with(Layout::Go).await else { return };
     let (first, mine) = (plain(1), plain(2));
     let keys = context.one.keys(&mine.resource);
     assert!(attempt(&context.two, &first).await);
@@ -383,7 +383,7 @@ async fn a_record_that_cannot_be_read_hides_no_other_name_in_a_list() {
 #[tokio::test]
 async fn claims_use_the_keys_of_those_before_them() {
     for layout in [Layout::Native, Layout::Go] {
-        let Some(context) = bed_with(layout).await else { return };
+        let Some(context) = context_with(layout).await else { return };
         let keys = context.one.keys(&plain(1).resource);
         let mut used = std::collections::BTreeSet::new();
         for round in 0..10 {
@@ -435,7 +435,7 @@ async fn a_key_that_was_not_noted_is_found_again() {
 #[tokio::test]
 async fn a_late_release_leaves_the_next_claim_alone() {
     for layout in [Layout::Native, Layout::Go] {
-        let Some(context) = bed_with(layout).await else { return };
+        let Some(context) = context_with(layout).await else { return };
         let (first, second) = (plain(1), plain(2));
         assert!(attempt(&context.one, &first).await);
         let known = context.one.leases.get(first.id).unwrap();

@@ -433,7 +433,7 @@ async fn a_release_leaves_no_vote_on_a_node_that_is_up() {
         let Attempt::Granted(_) = quorum.attempt(&mine).await.unwrap() else { panic!("it is free") };
         quiet().await;
         match case {
-            0 => quorum.core.nodes[0].heard(&absent::<()>()),
+            0 => quorum.core.nodes[0].note_answer(&absent::<()>()),
             _ => gates[0].down.store(true, Ordering::Release),
         }
         if case == 2 {

@@ -54,7 +54,7 @@ pub(super) async fn examine(
 ) -> Option<Seen> {
     let name = target.to_string();
     let mut on = report.on(&name);
-    match within(limit, look(connector, config, target, surroundings, &mut on)).await {
+    match within(limit, examine_server(connector, config, target, surroundings, &mut on)).await {
         Ok(seen) => Some(seen),
         Err(error) => {
             on.failed(&error);
@@ -63,7 +63,7 @@ pub(super) async fn examine(
     }
 }
 
-async fn look(
+async fn examine_server(
     connector: &Connector,
     config: &Config,
     target: &Target,

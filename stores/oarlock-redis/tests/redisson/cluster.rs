@@ -62,21 +62,21 @@ async fn who_may_not_hear_of_their_release_looks_often() {
     };
     let reader = |id, resource: &str| shares(id, resource, Kind::Read, Weight::ONE, Limit::Unlimited);
     let writer = |id, resource: &str| shares(id, resource, Kind::Write, Weight::All, Limit::Unlimited);
-    let look = async |claim: &Claim| match store.attempt(claim).await.unwrap() {
+    let recheck = async |claim: &Claim| match store.attempt(claim).await.unwrap() {
         Attempt::Pending(pending) => pending.recheck_after.unwrap(),
         Attempt::Granted(grant) => panic!("{grant:?}"),
     };
     let often = Duration::from_millis(500);
 
     assert!(fence(&store, &reader(1, "deploy")).await.is_some());
-    assert!(look(&writer(2, "deploy")).await > Duration::from_secs(5), "we notify all waiters");
+    assert!(recheck(&writer(2, "deploy")).await > Duration::from_secs(5), "we notify all waiters");
     let mut raw = Raw::to(home(&context, "deploy").await).await;
     let _: Value = raw.ask(&["HSET", "deploy", JAVA, "1"]).await;
-    assert_eq!(look(&writer(2, "deploy")).await, often, "one of the readers is theirs");
+    assert_eq!(recheck(&writer(2, "deploy")).await, often, "one of the readers is theirs");
 
     // They have all permits, which have no owner.
     let mut raw = Raw::to(home(&context, "permits").await).await;
     let _: Value = raw.ask(&["SET", "permits", "0"]).await;
     let limit = Limit::Units(NonZeroU32::new(2).unwrap());
-    assert_eq!(look(&shares(1, "permits", Kind::Semaphore, Weight::ONE, limit)).await, often);
+    assert_eq!(recheck(&shares(1, "permits", Kind::Semaphore, Weight::ONE, limit)).await, often);
 }

@@ -257,13 +257,13 @@ async fn a_reader_looks_often_while_a_thread_of_theirs_writes() {
     let (store, mut raw) = open(server.addr()).await;
     let _: Value = raw.ask(&["HSET", "deploy", "mode", "write", &format!("{JAVA}:write"), "1", JAVA, "1"]).await;
     let _: Value = raw.ask(&["PEXPIRE", "deploy", "60000"]).await;
-    let look = async |claim: &Claim| match store.attempt(claim).await.unwrap() {
+    let recheck = async |claim: &Claim| match store.attempt(claim).await.unwrap() {
         Attempt::Pending(pending) => pending.recheck_after.unwrap(),
         Attempt::Granted(grant) => panic!("{grant:?}"),
     };
-    assert_eq!(look(&reader(1)).await, Duration::from_millis(500));
+    assert_eq!(recheck(&reader(1)).await, Duration::from_millis(500));
     // A writer waits for the reader anyway, and hears of its end.
-    assert!(look(&writer(2)).await > Duration::from_secs(30));
+    assert!(recheck(&writer(2)).await > Duration::from_secs(30));
     // It stays as a reader, and sends no notification.
     let _: Value = raw.ask(&["HDEL", "deploy", &format!("{JAVA}:write")]).await;
     let _: Value = raw.ask(&["HSET", "deploy", "mode", "read"]).await;

@@ -139,10 +139,10 @@ async fn examine(url: &Url, report: &mut Report) -> Result<()> {
     let config = Config::from_url(url)?;
     let primary = async {
         let mut conn = dial(&config).await?;
-        let looked = look(url, &config, &mut conn, report).await;
+        let examined = examine_server(url, &config, &mut conn, report).await;
         // Otherwise the server's log has a warning of each.
         let _ = conn.disconnect().await;
-        looked
+        examined
     };
     let is_cluster = within(patience(url), primary).await?;
     // All nodes of a cluster take writes, which has a finding of its own.
@@ -162,7 +162,7 @@ async fn role(config: Config) -> Result<Role> {
 }
 
 /// Whether the server is a node of a cluster.
-async fn look(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<bool> {
+async fn examine_server(url: &Url, config: &Config, conn: &mut Conn, report: &mut Report) -> Result<bool> {
     let address = Shown(config.route().current()).to_string();
     let mut on = report.on(&address);
     let sent = Instant::now();

@@ -31,7 +31,7 @@ const SPAN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers 1 once the lock was free. It is not kept: others may wait for it too.
-const HEAR: &str = "SELECT IF(GET_LOCK(:lock, :seconds) = 1, RELEASE_LOCK(:lock), 0)";
+const LISTEN: &str = "SELECT IF(GET_LOCK(:lock, :seconds) = 1, RELEASE_LOCK(:lock), 0)";
 
 /// The connections that wait, and for whom.
 pub(crate) struct Listener {
@@ -50,7 +50,7 @@ struct State {
 struct Wait {
     before: ClaimId,
     /// Its lock is free. If the claim still stands there, it has none.
-    heard: bool,
+    ended: bool,
 }
 
 impl Default for Listener {
@@ -94,13 +94,13 @@ impl Listener {
     fn note(&self, id: ClaimId, before: ClaimId) -> (bool, Option<OwnedSemaphorePermit>) {
         let mut state = self.lock();
         if let Some(wait) = state.waits.get(&id).filter(|wait| wait.before == before) {
-            return (!wait.heard, None);
+            return (!wait.ended, None);
         }
         state.waits.remove(&id);
         let is_quiet = state.quiet_until.is_some_and(|until| Instant::now() < until);
         let permit = if is_quiet { None } else { self.slots.clone().try_acquire_owned().ok() };
         if permit.is_some() {
-            state.waits.insert(id, Wait { before, heard: false });
+            state.waits.insert(id, Wait { before, ended: false });
         }
         (permit.is_some(), permit)
     }
@@ -120,13 +120,13 @@ pub(crate) fn listen(pool: &Arc<Pool>, id: ClaimId, before: ClaimId) -> bool {
 async fn wait(pool: &Arc<Pool>, id: ClaimId, before: ClaimId, permit: OwnedSemaphorePermit) {
     let mut over = pool.listener.over.subscribe();
     let limit = pool.config().connect_timeout + SPAN;
-    let heard = tokio::select! {
-        heard = tokio::time::timeout(limit, wait_until_free(pool, before)) => heard.unwrap_or_else(|_| Err(STORE.no_answer())).ok(),
+    let answer = tokio::select! {
+        answer = tokio::time::timeout(limit, wait_until_free(pool, before)) => answer.unwrap_or_else(|_| Err(STORE.no_answer())).ok(),
         _ = over.wait_for(|is_over| *is_over) => return,
     };
     let mut state = pool.listener.lock();
-    let is_free = heard.as_ref().is_some_and(|(_, is_free)| *is_free);
-    match heard {
+    let is_free = answer.as_ref().is_some_and(|(_, is_free)| *is_free);
+    match answer {
         Some((conn, _)) if state.idle.len() < KEPT && pool.check().is_ok() => state.idle.push(conn),
         Some(_) => {}
         // Without a pause the next attempt would fail here at once, and the next.
@@ -135,7 +135,7 @@ async fn wait(pool: &Arc<Pool>, id: ClaimId, before: ClaimId, permit: OwnedSemap
     // The next attempt may need it.
     drop(permit);
     if let Some(wait) = state.waits.get_mut(&id).filter(|wait| wait.before == before) {
-        wait.heard = is_free;
+        wait.ended = is_free;
         if !is_free {
             state.waits.remove(&id);
         }
@@ -153,8 +153,8 @@ async fn wait_until_free(pool: &Pool, before: ClaimId) -> Result<(Conn, bool)> {
     };
     let asked = params! { "lock" => lock_name(before), "seconds" => SPAN.as_secs() };
     let began = Instant::now();
-    let heard: Option<Option<i64>> = conn.exec_first(HEAR, asked).await.map_err(failed)?;
-    let is_free = heard.flatten() == Some(1);
+    let ended: Option<Option<i64>> = conn.exec_first(LISTEN, asked).await.map_err(failed)?;
+    let is_free = ended.flatten() == Some(1);
     // A server that does not wait would be asked over and over.
     if is_free || began.elapsed() >= SPAN / 2 {
         Ok((conn, is_free))

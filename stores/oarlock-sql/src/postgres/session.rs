@@ -32,7 +32,7 @@ const SETTINGS: &str =
 ) AS wanted(name, value) USING (name)";
 
 /// Who has an advisory lock or waits for it: $1 and $2 are its halves, $3 tells the two kinds of keys apart.
-const LOOK: &str =
+const LOCKS_OF_KEY: &str =
     "SELECT pid, granted, coalesce(usename, '')::text, coalesce(application_name, ''), coalesce(host(client_addr), '')
     FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -274,7 +274,7 @@ impl session::Connection for Connection {
     async fn peek(&self, key: &Key) -> Result<Seen> {
         let (class, object, kind) = key.shown();
         let params = vec![param(class, Type::INT8), param(object, Type::INT8), param(kind, Type::INT2)];
-        let rows = self.query(LOOK, params, self.patience()).await?;
+        let rows = self.query(LOCKS_OF_KEY, params, self.patience()).await?;
         let (mut seen, mut waiting) = (Seen::default(), 0);
         for row in &rows {
             if get::<bool>(row, 1)? {

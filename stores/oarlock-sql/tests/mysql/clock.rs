@@ -29,7 +29,7 @@ async fn fence_of(store: &MySql, claim: &Claim) -> Fence {
 }
 
 /// Makes a new name, which looks at ten others that it draws by lot: the only other one is among them.
-async fn look(root: &mut Conn, store: &MySql) {
+async fn make_another_name(root: &mut Conn, store: &MySql) {
     root.query_drop("DELETE FROM oarlock_resource WHERE name <> 'nightly'").await.unwrap();
     root.query_drop("ALTER TABLE oarlock_resource AUTO_INCREMENT = 2").await.unwrap();
     fence_of(store, &claim(1, "new")).await;
@@ -45,14 +45,14 @@ async fn fences_do_not_fall_after_a_clock_was_ahead() {
     // A week ahead, set right, and then as the days go by.
     for hours in [168, 0, 25, 50, 168, 180, 193] {
         server.set_clock(hours * HOUR).unwrap();
-        look(&mut root, &store).await;
+        make_another_name(&mut root, &store).await;
         let fence = fence_of(&store, &claim(2, "nightly")).await;
         assert!(fence > last, "{fence} after {last}, {hours} hours ahead");
         last = fence;
     }
     // Once the clock has passed the last fence by a day, nothing is lost by forgetting it.
     server.set_clock(218 * HOUR).unwrap();
-    look(&mut root, &store).await;
+    make_another_name(&mut root, &store).await;
     assert_eq!(root.query_first::<i64, _>(known).await.unwrap(), Some(0), "it is kept for ever");
     assert!(fence_of(&store, &claim(2, "nightly")).await > last);
 }
@@ -72,7 +72,7 @@ async fn a_name_whose_fence_was_raised_is_not_forgotten() {
     let raised: u64 = root.query_first(raised).await.unwrap().unwrap();
     // Which of the others are looked at is drawn by lot.
     for _ in 0..8 {
-        look(&mut root, &store).await;
+        make_another_name(&mut root, &store).await;
     }
     assert!(fence_of(&store, &claim(3, "nightly")).await > Fence::new(raised));
 }

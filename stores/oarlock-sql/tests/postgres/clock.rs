@@ -29,7 +29,7 @@ async fn fence_of(store: &Postgres, claim: &Claim) -> Fence {
 }
 
 /// Makes a new name, which looks at ten others that it draws by lot: the only other one is among them.
-async fn look(root: &tokio_postgres::Client, store: &Postgres) {
+async fn make_another_name(root: &tokio_postgres::Client, store: &Postgres) {
     root.batch_execute(
         "DELETE FROM oarlock.resource WHERE name <> 'nightly'; ALTER TABLE oarlock.resource ALTER key RESTART WITH 2",
     )
@@ -48,14 +48,14 @@ async fn fences_do_not_fall_after_a_clock_was_ahead() {
     // A week ahead, set right, and then as the days go by.
     for hours in [168, 0, 25, 50, 168, 180, 193] {
         server.set_clock(hours * HOUR).unwrap();
-        look(&root, &store).await;
+        make_another_name(&root, &store).await;
         let fence = fence_of(&store, &claim(2, "nightly")).await;
         assert!(fence > last, "{fence} after {last}, {hours} hours ahead");
         last = fence;
     }
     // Once the clock has passed the last fence by a day, nothing is lost by forgetting it.
     server.set_clock(218 * HOUR).unwrap();
-    look(&root, &store).await;
+    make_another_name(&root, &store).await;
     assert_eq!(root.query_one(known, &[]).await.unwrap().get::<_, i64>(0), 0, "it is kept for ever");
     assert!(fence_of(&store, &claim(2, "nightly")).await > last);
 }
@@ -64,7 +64,7 @@ async fn fences_do_not_fall_after_a_clock_was_ahead() {
 #[tokio::test]
 async fn a_name_whose_fence_was_raised_is_not_forgotten() {
     let Some((_server, root, store)) = start().await else { return };
-    look(&root, &store).await;
+    make_another_name(&root, &store).await;
     fence_of(&store, &claim(2, "nightly")).await;
     let raise = format!(
         "UPDATE oarlock.resource SET last_fence = last_fence + {}, used = used - interval '48 hours'
@@ -74,7 +74,7 @@ async fn a_name_whose_fence_was_raised_is_not_forgotten() {
     let raised: i64 = root.query_one(&raise, &[]).await.unwrap().get(0);
     // Which of the others are looked at is drawn by lot.
     for _ in 0..8 {
-        look(&root, &store).await;
+        make_another_name(&root, &store).await;
     }
     let raised = Fence::new(u64::try_from(raised).unwrap());
     assert!(fence_of(&store, &claim(3, "nightly")).await > raised);

@@ -153,8 +153,8 @@ async fn an_odd_row_hides_no_other() {
     assert!(store.inspect(&Query::name(claim(1, "kind").resource)).await.is_err());
 }
 
-/// Who waits in the server for the end of another session.
-const LOOKOUTS: &str =
+/// The connections that wait in the server for the end of another session.
+const HOLDER_WATCHES: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
 
 #[tokio::test]
@@ -170,18 +170,18 @@ async fn a_waiter_is_told_of_the_end_of_the_one_before_it_now() {
     let three = Arc::new(three);
     let before = pending(&third, &three).await.cursor;
     let _watch = third.watch(&Interest::Turn(three.clone(), before.clone())).await.unwrap();
-    until(&root, LOOKOUTS, 1).await;
+    until(&root, HOLDER_WATCHES, 1).await;
     // An administrator ends the connection that waits for it: it waits on another one.
     let holder_watch = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%await_end%' AND wait_event = 'advisory'";
     let pid: i32 = root.query_one(holder_watch, &[]).await.unwrap().get(0);
     root.query("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
-    until(&root, &format!("{LOOKOUTS} AND pid <> {pid}"), 1).await;
+    until(&root, &format!("{HOLDER_WATCHES} AND pid <> {pid}"), 1).await;
     // The one before it goes, so that it stands behind another.
     second.release(&two.resource, two.id, &End::Withdrawn).await.unwrap();
     let now = pending(&third, &three).await.cursor;
     assert_ne!(now, before);
     let mut watch = third.watch(&Interest::Turn(three.clone(), now)).await.unwrap();
-    until(&root, LOOKOUTS, 1).await;
+    until(&root, HOLDER_WATCHES, 1).await;
     drop(first);
     let told = tokio::time::timeout(Duration::from_secs(30), watch.changed()).await;
     assert!(told.is_ok_and(|hint| hint.is_some()), "not told of the death of the holder");

@@ -12,7 +12,7 @@ use anyhow::ensure;
 use super::{Missing, Program, Server, Settings, contains, missing, probe};
 
 /// How long looking at it from outside may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `etcd`.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl Server<EtcdProgram> {
     /// # Errors
     /// When it does not answer.
     pub fn metric_where(&self, name: &str, label: &str) -> anyhow::Result<f64> {
-        let mut stream = TcpStream::connect_timeout(&self.addr(), LOOK_TIMEOUT)?;
-        stream.set_read_timeout(Some(LOOK_TIMEOUT))?;
+        let mut stream = TcpStream::connect_timeout(&self.addr(), POLL_TIMEOUT)?;
+        stream.set_read_timeout(Some(POLL_TIMEOUT))?;
         write!(stream, "GET /metrics HTTP/1.0\r\nHost: {}\r\n\r\n", self.addr())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

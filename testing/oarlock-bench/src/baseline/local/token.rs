@@ -86,7 +86,7 @@ impl Token {
             if message == TOKEN {
                 return Ok(());
             }
-            member.look()?;
+            member.find_next()?;
         }
     }
 
@@ -105,7 +105,7 @@ impl Token {
 
 impl Member {
     /// Finds the next contender.
-    fn look(&self) -> io::Result<()> {
+    fn find_next(&self) -> io::Result<()> {
         let ring = ring(self.path.parent().unwrap_or(Path::new(".")))?;
         let next = ring.iter().find(|path| **path > self.path).or(ring.first());
         *lock(&self.next) = next.unwrap_or(&self.path).clone();
@@ -190,7 +190,7 @@ mod tests {
         leaves.leave().await.unwrap();
         let waiting = tokio::spawn(waits.take());
         // What it reads before it gives: that others have joined.
-        first.member().unwrap().0.look().unwrap();
+        first.member().unwrap().0.find_next().unwrap();
         first.give().await.unwrap();
         let passed = tokio::time::timeout(std::time::Duration::from_secs(30), waiting).await;
         passed.expect("the token was not passed on").unwrap().unwrap();
