@@ -10,7 +10,7 @@ use serde_json::json;
 use super::support::{Running, Store, eventually};
 
 /// What `/metrics` has, whether the board shows it or not. The library has the first seven of its own locks, too.
-const EMITTED: [&str; 16] = [
+const EMITTED: [&str; 17] = [
     "oarlock_wait_duration_seconds",
     "oarlock_hold_duration_seconds",
     "oarlock_held",
@@ -27,6 +27,7 @@ const EMITTED: [&str; 16] = [
     "oarlock_store_held",
     "oarlock_store_waiting",
     "oarlock_store_oldest_waiter_seconds",
+    "oarlock_history_missing_total",
 ];
 
 fn page(name: &str) -> PathBuf {
