@@ -94,10 +94,13 @@ impl Request {
             .map_or_else(|earlier| earlier, |_| fate)
     }
 
-    /// Resolves when no client has waited for the outcome for so long.
+    /// Resolves when no client has waited for the outcome for so long, or one has left with it.
     async fn abandoned(&self, patience: Duration) {
         loop {
             self.outcome.closed().await;
+            if self.fate.load(Ordering::Acquire) != OPEN {
+                return;
+            }
             // Anew for each client that came and left meanwhile.
             let end = *self.left.lock().unwrap_or_else(PoisonError::into_inner) + patience;
             if Instant::now() >= end {
