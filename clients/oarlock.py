@@ -72,7 +72,8 @@ class Client:
         if reason is not None:
             body["label"]["reason"] = reason
         # The same key again joins the same request: no answer that is lost can cost a lock or a place in the queue.
-        key, give_up = {"Idempotency-Key": str(uuid.uuid4())}, _now() + wait + ttl
+        key, end = {"Idempotency-Key": str(uuid.uuid4())}, _now() + wait
+        give_up = end + ttl
         while True:
             sent = _now()
             try:
@@ -83,6 +84,14 @@ class Client:
                 time.sleep(0.2)
                 continue
             except Error as error:
+                left = end - _now()
+                if error.code in ("closing", "unreachable") and left > 0:
+                    # The server ends, or cannot reach the store: it has given up the request. Begin anew, there or at
+                    # the next server, for what is left of the wait.
+                    time.sleep(min(1, left))
+                    body["wait_ms"] = max(round((end - _now()) * 1000), 0)
+                    key = {"Idempotency-Key": str(uuid.uuid4())}
+                    continue
                 if error.code not in ("too-fast", "too-many-requests") or _now() > give_up:
                     raise
                 time.sleep(1)

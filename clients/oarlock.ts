@@ -107,8 +107,9 @@ export class Client {
       label: reason === undefined ? label : { ...label, reason },
     };
     // The same key again joins the same request: no answer that is lost can cost a lock or a place in the queue.
-    const headers = { "Idempotency-Key": crypto.randomUUID() };
-    const giveUp = Date.now() + (wait + ttl) * 1000;
+    let headers = { "Idempotency-Key": crypto.randomUUID() };
+    const end = Date.now() + wait * 1000;
+    const giveUp = end + ttl * 1000;
     // A URL that is none fails at once, and not after all tries.
     new URL(this.#url);
     for (;;) {
@@ -121,6 +122,15 @@ export class Client {
         await answer.body?.cancel();
       } catch (error) {
         const code = error instanceof OarlockError ? error.code : "no-answer";
+        const left = end - Date.now();
+        if (["closing", "unreachable"].includes(code) && left > 0) {
+          // The server ends, or cannot reach the store: it has given up the request. Begin anew, there or at the next
+          // server, for what is left of the wait.
+          await sleep(Math.min(1000, left));
+          body.wait_ms = Math.max(Math.round(end - Date.now()), 0);
+          headers = { "Idempotency-Key": crypto.randomUUID() };
+          continue;
+        }
         if (!["no-answer", "too-fast", "too-many-requests"].includes(code) || Date.now() > giveUp) {
           throw error;
         }

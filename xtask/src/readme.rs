@@ -3,14 +3,17 @@
 //! They are read from the page, so that the page and the check cannot differ.
 
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::Context as _;
 
 use crate::args::{self, Invocation, TestOptions};
 use crate::workspace::{Failure, Workspace, succeeded};
 
-/// How long the first command may take, a cold build included.
-const TIME_LIMIT: &str = "900";
+/// How long the first command may take, a cold build included, in seconds. The goal is for a quiet machine with two
+/// cores; the limit allows for one that is half as fast, and for a download.
+const TIME_LIMIT: &str = "240";
+const GOAL: u64 = 90;
 
 /// What `timeout` exits with when the time is over.
 const TIMED_OUT: u8 = 124;
@@ -47,13 +50,16 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
             command.env_remove(name);
         }
     }
+    let begun = Instant::now();
     let output = command.output().context("cannot start `timeout`")?;
+    let took = begun.elapsed().as_secs();
     let stdout = String::from_utf8_lossy(&output.stdout);
     print!("{stdout}");
     succeeded(output.status, &quickstart.try_it).map_err(|failure| match failure.code {
         TIMED_OUT => Failure { why: format!("`{}` took more than {TIME_LIMIT} s", quickstart.try_it), ..failure },
         _ => failure,
     })?;
+    println!("it took {took} s; the goal is {GOAL} s, the limit {TIME_LIMIT} s");
     if stdout == quickstart.prints {
         Ok(())
     } else {

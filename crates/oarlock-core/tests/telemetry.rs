@@ -4,6 +4,8 @@
 
 #[path = "telemetry/client.rs"]
 mod client;
+#[path = "telemetry/exporter.rs"]
+mod exporter;
 #[path = "telemetry/metrics.rs"]
 mod metrics_of_locks;
 #[path = "telemetry/recorder.rs"]

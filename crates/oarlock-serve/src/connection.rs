@@ -26,6 +26,10 @@ use crate::state::State;
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
+/// What a client that is behind must take of an answer within [`Config::patience`](crate::Config::patience): else a few
+/// bytes now and then would keep a large answer here for hours.
+const LEAST_TAKEN: usize = 64 * 1024;
+
 /// How long a connection may take to its first request.
 const FIRST_HEAD: Duration = Duration::from_secs(5);
 
@@ -116,13 +120,19 @@ pub(crate) fn acceptor(chain: &Path, key: &Path, client_ca: Option<&Path>) -> Re
     Ok(TlsAcceptor::from(Arc::new(server)))
 }
 
-/// A stream that fails when its reader takes nothing for too long: a client that asks and does not read must not keep
+/// A stream that fails when its reader is too slow: a client that asks, and does not read or reads little, must not keep
 /// memory here.
 struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write waits.
-    stuck: Option<Pin<Box<Sleep>>>,
+    /// Since a write had to wait, until all is written or enough was taken.
+    stuck: Option<Stuck>,
+}
+
+struct Stuck {
+    end: Pin<Box<Sleep>>,
+    /// Bytes that the reader took since.
+    taken: usize,
 }
 
 impl<S> Patient<S> {
@@ -130,14 +140,26 @@ impl<S> Patient<S> {
         Self { stream, patience, stuck: None }
     }
 
+    fn written(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let Poll::Ready(Ok(bytes)) = polled else { return self.judge(cx, polled) };
+        if let Some(stuck) = &mut self.stuck {
+            stuck.taken = stuck.taken.saturating_add(bytes);
+            if stuck.taken >= LEAST_TAKEN {
+                self.stuck = None;
+            }
+        }
+        polled
+    }
+
+    /// The end of a flush, or of the stream, or a wait.
     fn judge<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.stuck = None;
             return polled;
         }
         let patience = self.patience;
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        match stuck.as_mut().poll(cx) {
+        let stuck = self.stuck.get_or_insert_with(|| Stuck { end: Box::pin(tokio::time::sleep(patience)), taken: 0 });
+        match stuck.end.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
@@ -154,7 +176,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.judge(cx, polled)
+        this.written(cx, polled)
     }
 
     /// An answer is sent from where it is: large ones are shared, and must not be copied for each client that is slow.
@@ -165,7 +187,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.judge(cx, polled)
+        this.written(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -182,5 +204,67 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_shutdown(cx);
         this.judge(cx, polled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A stream with little room, and its reader.
+    fn pair() -> (Patient<DuplexStream>, DuplexStream) {
+        let (reader, stream) = tokio::io::duplex(1024);
+        (Patient::new(stream, PATIENCE), reader)
+    }
+
+    /// Takes so many bytes every 19 seconds.
+    async fn trickle(mut reader: DuplexStream, bytes: usize) {
+        let mut part = vec![0; bytes];
+        while reader.read_exact(&mut part).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(19)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_a_little_now_and_then_is_cut_off() {
+        for bytes in [1, 1000, 30_000] {
+            let (mut stream, reader) = pair();
+            let (began, reader) = (tokio::time::Instant::now(), tokio::spawn(trickle(reader, bytes)));
+            let failed = stream.write_all(&vec![0; 1 << 20]).await.expect_err("it is too slow");
+            assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+            assert!(began.elapsed() < 3 * PATIENCE, "{bytes}: {:?}", began.elapsed());
+            reader.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_enough_may_take_long() {
+        let (mut stream, reader) = pair();
+        let (began, _reader) = (tokio::time::Instant::now(), tokio::spawn(trickle(reader, LEAST_TAKEN + 1024)));
+        stream.write_all(&vec![0; 1 << 20]).await.expect("it is slow, and takes enough");
+        assert!(began.elapsed() > 10 * PATIENCE, "{:?}", began.elapsed());
+    }
+
+    /// Small events on a stream that is open for hours: each wait counts for itself once all is written.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_caught_up_begins_anew() {
+        let (mut stream, mut reader) = pair();
+        for _ in 0..20 {
+            let read = async {
+                tokio::time::sleep(Duration::from_secs(15)).await;
+                reader.read_exact(&mut [0; 1500]).await.expect("all of it");
+            };
+            let write = async {
+                stream.write_all(&[0; 1500]).await?;
+                stream.flush().await
+            };
+            let ((), written) = tokio::join!(read, write);
+            written.expect("it took all there was");
+            tokio::time::sleep(10 * PATIENCE).await;
+        }
     }
 }

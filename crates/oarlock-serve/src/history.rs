@@ -3,9 +3,11 @@
 //! A hold that begins and ends between two samples is not in it.
 
 use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use oarlock::state::{ClaimId, Ending};
@@ -36,7 +38,11 @@ type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// The database, in a thread of its own.
 #[derive(Debug)]
-pub(crate) struct History(mpsc::SyncSender<Job>);
+pub(crate) struct History {
+    jobs: mpsc::SyncSender<Job>,
+    /// Changes that are missing in it.
+    missing: Arc<AtomicU64>,
+}
 
 /// What a sample adds.
 #[derive(Debug)]
@@ -100,30 +106,56 @@ impl History {
         let mut connection = connection.map_err(|error| failed(&error))?;
         prepare(&connection).map_err(|error| failed(&error))?;
         let (sender, jobs) = mpsc::sync_channel::<Job>(MAX_JOBS);
+        let missing = Arc::new(AtomicU64::new(0));
+        let counted = missing.clone();
         let run = move || {
+            let mut is_told = false;
             for job in jobs {
                 job(&mut connection);
+                if !is_told && counted.load(Ordering::Relaxed) > 0 {
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "warning: the history in {shown} could not be written, or not in time, and is not complete; \
+                         the metric oarlock_history_missing_total counts what is missing"
+                    );
+                    is_told = true;
+                }
             }
         };
         let thread = thread::Builder::new().name("oarlock-history".to_owned()).spawn(run);
         thread.map_err(|error| Error::new(ErrorKind::Os, "cannot start a thread").because(error))?;
-        Ok(Self(sender))
+        Ok(Self { jobs: sender, missing })
     }
 
     /// Notes what changed between two samples.
     pub(crate) fn note(&self, before: &Sample, now: &Sample) {
-        let changes = changes(before, now);
-        if !changes.is_empty() {
-            // What cannot be written is missing, as what was too short to be sampled.
-            let _ = self.0.try_send(Box::new(move |connection| {
-                let _ = with_room(connection, |connection| write(connection, &changes));
-            }));
+        self.add(changes(before, now));
+    }
+
+    /// Changes that could not be written: the history lacks them.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
+    }
+
+    /// Writes changes, or counts them: requests must not wait for a disk.
+    fn add(&self, changes: Vec<Change>) {
+        let (count, missing) = (changes.len() as u64, self.missing.clone());
+        if count == 0 {
+            return;
+        }
+        let job: Job = Box::new(move |connection| {
+            if with_room(connection, |connection| write(connection, &changes)).is_err() {
+                missing.fetch_add(count, Ordering::Relaxed);
+            }
+        });
+        if self.jobs.try_send(job).is_err() {
+            self.missing.fetch_add(count, Ordering::Relaxed);
         }
     }
 
     /// Notes a break by a client of this server, when it is done.
     pub(crate) fn broken(&self, name: &str, id: ClaimId, fence: Fence, ending: &Ending, outcome: &'static str) {
-        let done = Change::Broken(Break {
+        self.add(vec![Change::Broken(Break {
             at: crate::state::wall_millis(),
             name: name.to_owned(),
             claim: view::claim(id),
@@ -131,17 +163,14 @@ impl History {
             by: ending.by.clone(),
             why: ending.why.clone(),
             outcome,
-        });
-        let _ = self.0.try_send(Box::new(move |connection| {
-            let _ = with_room(connection, |connection| write(connection, std::slice::from_ref(&done)));
-        }));
+        })]);
     }
 
     /// What is known of a lock.
     pub(crate) async fn of(&self, name: &str) -> std::result::Result<Value, Problem> {
         let (sender, answer) = oneshot::channel();
         let name = name.to_owned();
-        let sent = self.0.try_send(Box::new(move |connection| {
+        let sent = self.jobs.try_send(Box::new(move |connection| {
             let _ = sender.send(read(connection, &name));
         }));
         let internal = |detail: String| Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, "no-history", detail);
@@ -351,6 +380,41 @@ mod tests {
         let breaks = read(&connection, "x").unwrap()["breaks"].clone();
         let at: Vec<_> = breaks.as_array().unwrap().iter().map(|listed| listed["at_ms"].as_i64()).collect();
         assert_eq!(at, [Some(2), Some(1)], "{breaks}");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_counted() {
+        let history = History::open(None).unwrap();
+        let note = |at| history.add(vec![broken(at, "c", "7", "asked"), broken(at, "d", "8", "asked")]);
+        note(1);
+        assert_eq!(history.of("x").await.unwrap()["breaks"].as_array().unwrap().len(), 2);
+        let writes = |may: bool| {
+            let job = move |connection: &mut Connection| connection.pragma_update(None, "query_only", !may).unwrap();
+            history.jobs.send(Box::new(job)).unwrap();
+        };
+        writes(false);
+        note(2);
+        history.of("x").await.unwrap();
+        assert_eq!(history.missing(), 2, "the database refused them");
+        writes(true);
+        // The database is at work, and its queue is full.
+        let (go_on, wait) = mpsc::channel::<()>();
+        history
+            .jobs
+            .send(Box::new(move |_| {
+                let _ = wait.recv();
+            }))
+            .unwrap();
+        for at in 0..=MAX_JOBS {
+            note(3 + i64::try_from(at).unwrap());
+        }
+        let missing = history.missing();
+        assert!(missing > 2 && missing.is_multiple_of(2), "{missing}");
+        drop(go_on);
+        while history.of("x").await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        assert_eq!(history.missing(), missing, "it goes on");
     }
 
     #[test]

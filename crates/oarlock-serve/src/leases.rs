@@ -5,7 +5,7 @@
 //! metrics, for streams that tell a loss, and so that one lease is renewed once at a time.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -110,6 +110,10 @@ impl Owner {
     pub(crate) fn new(client: &Client, peer: IpAddr) -> Self {
         Self { token: client.name.clone(), network: quota::network(peer) }
     }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
 }
 
 /// How many leases and requests that wait each client may have. One token at many addresses has a bound, too.
@@ -171,9 +175,30 @@ pub(crate) enum End {
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     known: Mutex<HashMap<ClaimId, Known>>,
-    released: Mutex<VecDeque<ClaimId>>,
+    released: Mutex<Releases>,
     /// Those that a request is at work on, known or not: one at a time.
     turns: Mutex<HashMap<ClaimId, Weak<Turn>>>,
+}
+
+/// The last releases.
+#[derive(Debug, Default)]
+struct Releases {
+    /// The oldest first; each once.
+    order: VecDeque<ClaimId>,
+    ids: HashSet<ClaimId>,
+}
+
+impl Releases {
+    fn note(&mut self, id: ClaimId) {
+        if self.ids.insert(id) {
+            self.order.push_back(id);
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+    }
 }
 
 /// Orders the requests for one lease.
@@ -212,7 +237,7 @@ impl Leases {
     }
 
     pub(crate) fn was_released(&self, id: ClaimId) -> bool {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(&id)
     }
 
     /// Notes a grant or a renewal. A lease that is not known is counted by `counted`.
@@ -253,11 +278,7 @@ impl Leases {
 
     fn forget(&self, id: ClaimId, end: &End) -> Option<Known> {
         if *end == End::Released {
-            let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
-            released.push_back(id);
-            if released.len() > REMEMBERED {
-                released.pop_front();
-            }
+            self.released.lock().unwrap_or_else(PoisonError::into_inner).note(id);
         }
         self.known().remove(&id).filter(|known| !known.is_over)
     }
@@ -453,6 +474,17 @@ pub(crate) async fn sweep(state: Arc<State>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn releases_are_remembered_once_each_and_the_oldest_are_forgotten() {
+        let ids: Vec<_> = (0..).map(ClaimId::from_bits).take(REMEMBERED + 1).collect();
+        let mut releases = Releases::default();
+        for id in ids.iter().chain(&ids[1..3]) {
+            releases.note(*id);
+        }
+        assert_eq!((releases.order.len(), releases.ids.len()), (REMEMBERED, REMEMBERED));
+        assert!(!releases.ids.contains(&ids[0]) && ids[1..].iter().all(|id| releases.ids.contains(id)));
+    }
 
     fn owner() -> Owner {
         Owner { token: "ops".to_owned(), network: [10, 0, 0, 7].into() }

@@ -29,6 +29,7 @@ mod graph;
 mod history;
 mod leases;
 mod limiter;
+mod listings;
 mod metrics;
 mod origin;
 mod pending;

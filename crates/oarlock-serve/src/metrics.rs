@@ -174,6 +174,9 @@ impl Metrics {
             text.line("oarlock_held", &labels, count);
         }
         text.gauge("oarlock_viewers", "Pages that are open.", "", state.board.viewers() as u64);
+        let help = "Changes of locks that the history lacks, because they could not be written.";
+        text.head("oarlock_history_missing_total", "counter", help);
+        text.line("oarlock_history_missing_total", "", state.history.missing());
         self.store(&mut text, state, client, &state.board.last());
         text.0
     }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, header};
 
 use crate::problem::Problem;
 
@@ -23,8 +23,9 @@ impl Hosts {
         name == "localhost" || address.parse::<IpAddr>().is_ok() || self.0.contains(&name)
     }
 
-    /// Refuses what a page of another site sends. `named` is the host in the line of the request, if that has one.
-    pub(crate) fn check(&self, method: &Method, named: Option<&str>, headers: &HeaderMap) -> Result<(), Problem> {
+    /// Refuses what a page of another site sends. `named` is the host in the line of the request, if that has one. Other
+    /// sites may have links to what `is_page`: the page and its files.
+    pub(crate) fn check(&self, is_page: bool, named: Option<&str>, headers: &HeaderMap) -> Result<(), Problem> {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
             return Err(Problem::bad_request("a request needs one Host header"));
@@ -43,7 +44,7 @@ impl Hosts {
             }
         }
         let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
-        if method != Method::GET && matches!(site, Some("cross-site" | "same-site")) {
+        if !is_page && matches!(site, Some("cross-site" | "same-site")) {
             return Err(Problem::forbidden("this request was sent by a page of another site (Sec-Fetch-Site)"));
         }
         Ok(())
@@ -62,31 +63,36 @@ fn name_of(host: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn checked(method: &Method, pairs: &[(&'static str, &str)]) -> Result<(), u16> {
+    fn checked(is_page: bool, pairs: &[(&'static str, &str)]) -> Result<(), u16> {
         let headers = pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
         let hosts = Hosts::new(&["Locks.example.org".to_owned()]);
-        hosts.check(method, None, &headers).map_err(|problem| problem.status.as_u16())
+        hosts.check(is_page, None, &headers).map_err(|problem| problem.status.as_u16())
     }
 
     #[test]
     fn a_name_that_another_points_here_is_refused() {
         for host in ["localhost:7070", "127.0.0.1:7070", "[::1]:7070", "10.1.2.3", "locks.example.org", "LOCALHOST"] {
-            assert_eq!(checked(&Method::GET, &[("host", host)]), Ok(()), "{host}");
+            assert_eq!(checked(true, &[("host", host)]), Ok(()), "{host}");
         }
         for host in ["evil.example", "localhost.evil.example:7070", "127.0.0.1.evil.example", "", "::1"] {
-            assert_eq!(checked(&Method::GET, &[("host", host)]), Err(421), "{host}");
+            assert_eq!(checked(true, &[("host", host)]), Err(421), "{host}");
         }
-        assert_eq!(checked(&Method::GET, &[]), Err(400));
+        assert_eq!(checked(true, &[]), Err(400));
     }
 
     #[test]
     fn a_page_of_another_site_is_refused() {
         let host = ("host", "localhost:7070");
-        assert_eq!(checked(&Method::POST, &[host, ("origin", "http://localhost:7070")]), Ok(()));
+        assert_eq!(checked(false, &[host, ("origin", "http://localhost:7070")]), Ok(()));
         for origin in ["http://evil.example", "null", "http://localhost:7071", "http://localhost"] {
-            assert_eq!(checked(&Method::POST, &[host, ("origin", origin)]), Err(403), "{origin}");
+            assert_eq!(checked(false, &[host, ("origin", origin)]), Err(403), "{origin}");
         }
-        assert_eq!(checked(&Method::POST, &[host, ("sec-fetch-site", "cross-site")]), Err(403));
-        assert_eq!(checked(&Method::GET, &[host, ("sec-fetch-site", "cross-site")]), Ok(()), "a link to the page");
+        for site in ["cross-site", "same-site"] {
+            assert_eq!(checked(false, &[host, ("sec-fetch-site", site)]), Err(403), "{site}");
+            assert_eq!(checked(true, &[host, ("sec-fetch-site", site)]), Ok(()), "a link to the page");
+        }
+        for site in ["same-origin", "none"] {
+            assert_eq!(checked(false, &[host, ("sec-fetch-site", site)]), Ok(()), "{site}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! the request that it repeats: it neither takes a second lock nor loses its place in the queue.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::leases::{self, Granted, Leases};
+use crate::leases::{self, Granted, Leases, Owner};
 use crate::problem::Problem;
 use crate::request::{self, LockRequest};
 use crate::state::State;
@@ -22,7 +23,8 @@ pub(crate) const ABANDONED: Duration = Duration::from_secs(10);
 /// How long an answer can be repeated.
 const REPEATABLE: Duration = Duration::from_secs(600);
 
-/// How many requests are remembered, of all clients and of each. Those that have ended make room for new ones.
+/// How many requests are remembered, of all clients and of each where there are several. Those that have ended make room
+/// for new ones.
 const MAX_REQUESTS: usize = 10_000;
 const MAX_REQUESTS_OF_ONE: usize = 2500;
 
@@ -43,7 +45,7 @@ pub(crate) struct Pending {
     most_of_one: usize,
 }
 
-/// By the client and its key.
+/// By the token and the key: a client that repeats its request from another address is still the same.
 type Requests = HashMap<(String, String), Arc<Request>>;
 
 impl Default for Pending {
@@ -56,6 +58,8 @@ impl Default for Pending {
 struct Request {
     /// Of what was asked: a key stands for one request.
     digest: [u8; 32],
+    /// The client that it counts for: the one that sent it first.
+    owner: Owner,
     outcome: watch::Sender<Option<Outcome>>,
     /// Whether the grant is a client's, or was taken back because none asked for it: never both.
     fate: AtomicU8,
@@ -67,6 +71,11 @@ struct Request {
 impl Request {
     fn ended(&self) -> Option<Instant> {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It makes room for others from now on.
+    fn end(&self) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
     }
 
     fn is_forgotten(&self, now: Instant) -> bool {
@@ -85,10 +94,13 @@ impl Request {
             .map_or_else(|earlier| earlier, |_| fate)
     }
 
-    /// Resolves when no client has waited for the outcome for so long.
+    /// Resolves when no client has waited for the outcome for so long, or one has left with it.
     async fn abandoned(&self, patience: Duration) {
         loop {
             self.outcome.closed().await;
+            if self.fate.load(Ordering::Acquire) != OPEN {
+                return;
+            }
             // Anew for each client that came and left meanwhile.
             let end = *self.left.lock().unwrap_or_else(PoisonError::into_inner) + patience;
             if Instant::now() >= end {
@@ -108,11 +120,12 @@ impl Pending {
         self.requests().retain(|_, known| !Arc::ptr_eq(known, request));
     }
 
-    /// The request of this key, and whether it is new.
+    /// The request of this key, and whether it is new. `is_alone` if no other client can be told from this one.
     fn join(
         &self,
         leases: &Leases,
-        client: &str,
+        owner: &Owner,
+        is_alone: bool,
         key: &str,
         digest: [u8; 32],
     ) -> Result<(Arc<Request>, bool), Problem> {
@@ -120,7 +133,7 @@ impl Pending {
             return Err(Problem::bad_request(format!("an Idempotency-Key has 1 to {MAX_KEY_BYTES} bytes")));
         }
         let (mut requests, now) = (self.requests(), Instant::now());
-        let full_key = (client.to_owned(), key.to_owned());
+        let full_key = (owner.token().to_owned(), key.to_owned());
         if let Some(request) = requests.get(&full_key).filter(|request| !request.is_forgotten(now)) {
             if request.digest != digest {
                 let detail = "this Idempotency-Key was used for another request: use a new one for each lock";
@@ -129,9 +142,9 @@ impl Pending {
             return Ok((request.clone(), false));
         }
         // First its own: a client that sends many makes no room at the cost of others.
-        let of_one = requests.keys().filter(|(of, _)| of == client).count();
-        let has_room = if of_one >= self.most_of_one {
-            make_room(&mut requests, leases, |of| of == client)
+        let of_one = requests.values().filter(|request| request.owner == *owner).count();
+        let has_room = if of_one >= self.most_of_one && !is_alone {
+            make_room(&mut requests, leases, |of| of == owner)
         } else {
             requests.len() < self.most || make_room(&mut requests, leases, |_| true)
         };
@@ -142,6 +155,7 @@ impl Pending {
         }
         let request = Arc::new(Request {
             digest,
+            owner: owner.clone(),
             outcome: watch::Sender::new(None),
             fate: AtomicU8::new(OPEN),
             left: Mutex::new(now),
@@ -154,8 +168,8 @@ impl Pending {
 
 /// Forgets a tenth of the requests that have ended: first those whose locks are over, and of these the oldest. Returns
 /// whether there was one.
-fn make_room(requests: &mut Requests, leases: &Leases, of: impl Fn(&str) -> bool) -> bool {
-    let ended = requests.iter().filter(|((client, _), _)| of(client));
+fn make_room(requests: &mut Requests, leases: &Leases, of: impl Fn(&Owner) -> bool) -> bool {
+    let ended = requests.iter().filter(|(_, request)| of(&request.owner));
     let ended = ended.filter_map(|(key, request)| Some((request.is_held(leases), request.ended()?, key.clone())));
     let mut ended: Vec<_> = ended.collect();
     ended.sort_unstable();
@@ -177,14 +191,15 @@ pub(crate) enum Polled {
 /// Joins or begins the request of this key, and waits for its outcome for as long as the client polls.
 pub(crate) async fn poll(
     state: &Arc<State>,
-    client: &str,
+    peer: IpAddr,
     key: &str,
     wanted: LockRequest,
     body: &[u8],
     path: &str,
 ) -> Result<Polled, Problem> {
     let digest = digest(path, body);
-    let (request, is_new) = state.pending.join(&state.leases, client, key, digest)?;
+    let is_alone = state.config.access.names().len() <= 1 && state.config.is_shared(peer);
+    let (request, is_new) = state.pending.join(&state.leases, &wanted.owner, is_alone, key, digest)?;
     let (mut outcome, patience) = (request.outcome.subscribe(), wanted.poll);
     // Dropped before `outcome`: when all have left, it is known since when.
     let _leaves = Leaves(&request);
@@ -196,7 +211,10 @@ pub(crate) async fn poll(
     };
     match known.clone() {
         Some(Ok(_)) if request.decide(DELIVERED) == WITHDRAWN => Err(gone()),
-        Some(Ok(granted)) => Ok(Polled::Granted(Box::new(current(state, granted)?))),
+        Some(Ok(granted)) => {
+            request.end();
+            Ok(Polled::Granted(Box::new(current(state, granted)?)))
+        }
         Some(Err(problem)) => Err(problem),
         None => Ok(Polled::Waiting),
     }
@@ -250,7 +268,7 @@ async fn run(state: Arc<State>, request: Arc<Request>, wanted: LockRequest) {
             request.outcome.send_replace(Some(Err(gone())));
         }
     }
-    *request.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    request.end();
 }
 
 /// Whether a repetition has this answer too. Any other failure passes: the same request, sent again, begins anew.
@@ -277,39 +295,55 @@ mod tests {
         Arc::new(State::new(locks, crate::config::Config::default()).unwrap())
     }
 
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
+
+    fn owner(token: &str) -> Owner {
+        owner_at(token, PEER)
+    }
+
+    fn owner_at(token: &str, peer: IpAddr) -> Owner {
+        let mut client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
+        token.clone_into(&mut client.name);
+        Owner::new(&client, peer)
+    }
+
+    fn join(state: &State, token: &str, key: &str, digest: [u8; 32]) -> Result<(Arc<Request>, bool), Problem> {
+        state.pending.join(&state.leases, &owner(token), false, key, digest)
+    }
+
     fn wanted(name: &str) -> LockRequest {
         let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
         let name = oarlock::state::ResourceName::new(name).unwrap();
-        LockRequest::new(name, b"", &client, [127, 0, 0, 1].into()).unwrap()
+        LockRequest::new(name, b"", &client, PEER).unwrap()
     }
 
     #[tokio::test]
     async fn the_fate_of_a_grant_is_decided_once() {
         let state = state().await;
-        let (request, is_new) = state.pending.join(&state.leases, "c", "late", [0; 32]).unwrap();
+        let (request, is_new) = join(&state, "c", "late", [0; 32]).unwrap();
         assert!(is_new);
         assert_eq!((request.decide(WITHDRAWN), request.decide(DELIVERED)), (WITHDRAWN, WITHDRAWN));
-        let (request, _) = state.pending.join(&state.leases, "c", "soon", [0; 32]).unwrap();
+        let (request, _) = join(&state, "c", "soon", [0; 32]).unwrap();
         assert_eq!((request.decide(DELIVERED), request.decide(WITHDRAWN)), (DELIVERED, DELIVERED));
-        assert!(!state.pending.join(&state.leases, "c", "soon", [0; 32]).unwrap().1, "a repetition");
-        assert!(state.pending.join(&state.leases, "c", "soon", [1; 32]).is_err(), "another request");
-        assert!(state.pending.join(&state.leases, "d", "soon", [1; 32]).unwrap().1, "another client");
+        assert!(!join(&state, "c", "soon", [0; 32]).unwrap().1, "a repetition");
+        assert!(join(&state, "c", "soon", [1; 32]).is_err(), "another request");
+        assert!(join(&state, "d", "soon", [1; 32]).unwrap().1, "another client");
     }
 
     #[tokio::test]
     async fn a_poller_that_comes_too_late_is_told() {
         let state = state().await;
-        let (request, _) = state.pending.join(&state.leases, "c", "late", digest("/x", b"")).unwrap();
+        let (request, _) = join(&state, "anonymous", "late", digest("/x", b"")).unwrap();
         request.outcome.send_replace(Some(request::take(&state, &wanted("late")).await));
         assert_eq!(request.decide(WITHDRAWN), WITHDRAWN);
-        let told = poll(&state, "c", "late", wanted("late"), b"", "/x").await.unwrap_err();
+        let told = poll(&state, PEER, "late", wanted("late"), b"", "/x").await.unwrap_err();
         assert_eq!(told.status, StatusCode::GONE);
     }
 
     #[tokio::test]
     async fn requests_that_have_ended_make_room_and_one_client_leaves_room_for_others() {
         let (leases, pending) = (Leases::default(), Pending { most: 5, most_of_one: 3, ..Pending::default() });
-        let join = |client: &str, key: u32| pending.join(&leases, client, &key.to_string(), [0; 32]);
+        let join = |client: &str, key: u32| pending.join(&leases, &owner(client), false, &key.to_string(), [0; 32]);
         let ended: Vec<_> = (0..3).map(|key| join("c", key).unwrap().0).collect();
         assert_eq!(join("c", 3).unwrap_err().code, "too-many-requests", "none has ended");
         assert!(join("d", 0).unwrap().1, "another client has room");
@@ -328,10 +362,46 @@ mod tests {
         assert!(!join("d", 0).unwrap().1, "not at the cost of another client");
     }
 
+    #[test]
+    fn one_token_has_room_at_each_address_and_a_client_that_is_alone_has_all() {
+        let (leases, pending) = (Leases::default(), Pending { most: 5, most_of_one: 2, ..Pending::default() });
+        let far = owner_at("c", [10, 0, 0, 8].into());
+        let join = |owner: &Owner, is_alone, key: &str| pending.join(&leases, owner, is_alone, key, [0; 32]);
+        assert!(join(&owner("c"), false, "1").is_ok() && join(&owner("c"), false, "2").is_ok());
+        assert_eq!(join(&owner("c"), false, "3").unwrap_err().code, "too-many-requests");
+        assert!(!join(&far, false, "1").unwrap().1, "a repetition from another address is still one");
+        assert!(join(&far, false, "3").unwrap().1, "another address has room of its own");
+        assert!(join(&owner("c"), true, "4").unwrap().1 && join(&owner("c"), true, "5").unwrap().1, "all of it");
+        assert_eq!(join(&owner("c"), true, "6").unwrap_err().code, "too-many-requests");
+    }
+
+    /// Ready-made clients send a key with every lock, and take as many as their rate permits.
+    #[tokio::test]
+    async fn locks_that_are_taken_and_released_one_after_another_leave_room_for_the_next() {
+        let state = state().await;
+        for number in 0..3000 {
+            let key = number.to_string();
+            let take = || poll(&state, PEER, &key, wanted("again"), b"", "/x");
+            let granted = |polled| match polled {
+                Polled::Granted(granted) => granted.lease,
+                Polled::Waiting => panic!("lock {number} waits"),
+            };
+            let lease = granted(take().await.unwrap_or_else(|problem| panic!("lock {number}: {}", problem.detail)));
+            if number % 500 == 0 {
+                assert_eq!(granted(take().await.unwrap()).id, lease.id, "a repetition has the same answer");
+            }
+            leases::release(&state, &lease).await.unwrap();
+            if number % 500 == 0 {
+                assert_eq!(take().await.unwrap_err().code, "lost", "and takes no second lock");
+            }
+        }
+        assert!(state.pending.requests().len() <= MAX_REQUESTS_OF_ONE);
+    }
+
     #[tokio::test]
     async fn each_poll_keeps_the_place_for_as_long_again() {
         let (state, patience) = (state().await, Duration::from_secs(4));
-        let (request, _) = state.pending.join(&state.leases, "c", "k", [0; 32]).unwrap();
+        let (request, _) = join(&state, "c", "k", [0; 32]).unwrap();
         let poll = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let (outcome, leaves) = (request.outcome.subscribe(), Leaves(&request));
@@ -355,7 +425,7 @@ mod tests {
         let refused = |code| {
             let (state, wanted) = (state.clone(), wanted("busy"));
             async move {
-                assert_eq!(poll(&state, "c", "k", wanted, b"", "/x").await.unwrap_err().code, code);
+                assert_eq!(poll(&state, PEER, "k", wanted, b"", "/x").await.unwrap_err().code, code);
             }
         };
         refused("busy").await;
@@ -363,9 +433,9 @@ mod tests {
         refused("busy").await;
         // Whatever else it is refused with, the next one begins anew.
         state.locks.shutdown(Duration::ZERO).await.unwrap();
-        let failed = poll(&state, "c", "other", wanted("x"), b"", "/x").await.unwrap_err();
+        let failed = poll(&state, PEER, "other", wanted("x"), b"", "/x").await.unwrap_err();
         assert_eq!(failed.code, "unreachable");
-        assert!(state.pending.join(&state.leases, "c", "other", [0; 32]).unwrap().1, "it is new");
+        assert!(join(&state, "anonymous", "other", [0; 32]).unwrap().1, "it is new");
     }
 
     #[test]

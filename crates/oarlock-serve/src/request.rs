@@ -66,7 +66,7 @@ pub(crate) struct LockRequest {
     pub(crate) wait: Duration,
     pub(crate) poll: Duration,
     label: Label,
-    owner: Owner,
+    pub(crate) owner: Owner,
 }
 
 impl LockRequest {

@@ -52,6 +52,11 @@ pub(crate) const ROUTES: &[(Method, &str, Endpoint)] = &[
 ];
 
 impl Endpoint {
+    /// Whether it is the page or one of its files.
+    pub(crate) fn is_page(self) -> bool {
+        matches!(self, Self::Page | Self::Script | Self::Style | Self::Icon)
+    }
+
     /// Whether it shows nothing of the store: it needs no token.
     pub(crate) fn is_public(self) -> bool {
         matches!(self, Self::Page | Self::Script | Self::Style | Self::Icon | Self::Health | Self::OpenApi)

@@ -24,7 +24,8 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 /// # Guarantees
 /// - A lease that it gave to a client lives by that client's renewals alone. It outlives the server: another server on
 ///   the same store renews it as well.
-/// - It answers within the `op_timeout` of its [`Locks`], long polls and streams excepted.
+/// - It answers within the `op_timeout` of its [`Locks`], long polls, streams and lists of all locks excepted: requests for
+///   lists take turns.
 ///
 /// # Examples
 /// ```

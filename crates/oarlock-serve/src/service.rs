@@ -86,8 +86,10 @@ async fn answered(
     template: &mut &'static str,
 ) -> Result<Answer, Problem> {
     let (head, body) = request.into_parts();
-    state.hosts.check(&head.method, head.uri.host(), &head.headers)?;
-    let Routed { endpoint, template: of, name } = route::find(&head.method, head.uri.path())?;
+    let routed = route::find(&head.method, head.uri.path());
+    let is_page = routed.as_ref().is_ok_and(|routed| routed.endpoint.is_page());
+    state.hosts.check(is_page, head.uri.host(), &head.headers)?;
+    let Routed { endpoint, template: of, name } = routed?;
     *template = of;
     if endpoint.is_public() {
         return Ok(api::public(endpoint));

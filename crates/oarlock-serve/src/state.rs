@@ -16,6 +16,7 @@ use crate::graph::Graphs;
 use crate::history::History;
 use crate::leases::{LeaseQuota, Leases};
 use crate::limiter::Limiter;
+use crate::listings::Listings;
 use crate::metrics::Metrics;
 use crate::origin::Hosts;
 use crate::pending::Pending;
@@ -45,6 +46,7 @@ pub(crate) struct State {
     pub(crate) pending: Pending,
     pub(crate) board: Board,
     pub(crate) graphs: Graphs,
+    pub(crate) listings: Listings,
     pub(crate) followers: Followers,
     /// One for each stream that may still be opened.
     pub(crate) streams: Arc<Semaphore>,
@@ -73,6 +75,7 @@ impl State {
             pending: Pending::default(),
             board: Board::default(),
             graphs: Graphs::default(),
+            listings: Listings::default(),
             followers: Followers::default(),
             streams: Arc::new(Semaphore::new(config.streams.min(Semaphore::MAX_PERMITS))),
             streams_of: Quota::new(config.streams.div_ceil(4)),

@@ -24,7 +24,7 @@ pub(super) async fn lock(state: &Arc<State>, name: ResourceName, call: &Call) ->
     let granted = match key {
         Some(key) => {
             let key = key.to_str().map_err(|_| Problem::bad_request("an Idempotency-Key is text"))?;
-            match pending::poll(state, &call.client.name, key, wanted, &call.body, &call.path).await? {
+            match pending::poll(state, call.peer, key, wanted, &call.body, &call.path).await? {
                 Polled::Granted(granted) => *granted,
                 Polled::Waiting => {
                     let detail =

@@ -6,12 +6,13 @@ use std::time::Duration;
 use http::StatusCode;
 use oarlock::driver::MAX_TTL;
 use oarlock::state::{Ending, HolderState, ResourceName};
-use oarlock::{ErrorKind, Fence, Released};
+use oarlock::{Fence, Released};
 use oarlock_core::{pattern, text};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::to_its_end;
-use crate::access::Right;
+use crate::access::{Client, Right};
 use crate::answer::{self, Answer};
 use crate::board::Listing;
 use crate::problem::Problem;
@@ -36,31 +37,68 @@ pub(super) async fn list(state: &Arc<State>, call: &Call) -> Result<Answer, Prob
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Problem::bad_request(format!("limit is between 1 and {MAX_PAGE}")));
     }
-    let (wanted, after) = (call.parameter("pattern").unwrap_or("*"), call.parameter("after"));
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let is_shown = |name: &str| {
-        after.is_none_or(|after| name > after) && pattern::matches(wanted, name) && call.client.may(Right::Read, name)
+    let wanted = Wanted {
+        pattern: call.parameter("pattern").unwrap_or("*").to_owned(),
+        after: call.parameter("after").map(str::to_owned),
+        limit,
+        client: call.client.clone(),
     };
-    let sample = state.board.last();
-    let (at_ms, locks, more) = match state.locks.list().await {
+    let (turn, sample) = (state.listings.turn(state).await, state.board.last());
+    let made = tokio::task::spawn_blocking(move || match turn.as_ref().map(|listed| (listed.at_ms, &listed.locks)) {
+        Some((at_ms, Ok(states))) => {
+            let states = states.iter().filter(|state| wanted.has(state.name.as_str()));
+            wanted.page(at_ms, states.map(Lock::from))
+        }
         // To read every key for each request would be too much: the last sample has them.
-        Err(error) if error.kind() == ErrorKind::Unsupported && sample.listing == Listing::Scan => {
-            let mut shown = sample.rows.values().map(|row| &row.lock).filter(|lock| is_shown(&lock.name));
-            let locks: Vec<Value> = shown.by_ref().take(limit).map(Lock::json).collect();
-            (sample.at_ms, locks, shown.next().is_some())
+        Some((_, Err(problem))) if problem.code == "unsupported" && sample.listing == Listing::Scan => {
+            let rows = sample.rows.values().filter(|row| wanted.has(&row.lock.name));
+            wanted.page(sample.at_ms, rows.map(|row| row.lock.clone()))
         }
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
+        Some((_, Err(problem))) if problem.code == "unsupported" => {
             let advice = Listing::Unsupported.advice().unwrap_or_default();
-            return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", advice));
+            Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", advice))
         }
-        listed => {
-            let states = listed?;
-            let mut shown = states.iter().filter(|state| is_shown(state.name.as_str()));
-            let locks: Vec<Value> = shown.by_ref().take(limit).map(|state| Lock::from(state).json()).collect();
-            (wall_millis(), locks, shown.next().is_some())
+        Some((_, Err(problem))) => Err(problem.clone()),
+        None => Err(not_listed(&"the store was not read")),
+    });
+    let body = made.await.map_err(|error| not_listed(&error))??;
+    Ok(answer::text(StatusCode::OK, "application/json", body))
+}
+
+fn not_listed(why: &dyn std::fmt::Display) -> Problem {
+    let detail = format!("the list could not be made: {why}");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+}
+
+/// Which locks a client asks for, and may read.
+struct Wanted {
+    pattern: String,
+    after: Option<String>,
+    limit: usize,
+    client: Client,
+}
+
+impl Wanted {
+    fn has(&self, name: &str) -> bool {
+        self.after.as_deref().is_none_or(|after| name > after)
+            && pattern::matches(&self.pattern, name)
+            && self.client.may(Right::Read, name)
+    }
+
+    /// The answer with the first of these, as JSON.
+    fn page(&self, at_ms: i64, mut shown: impl Iterator<Item = Lock>) -> Result<Vec<u8>, Problem> {
+        #[derive(Serialize)]
+        struct Page {
+            at_ms: i64,
+            locks: Vec<Lock>,
+            more: bool,
         }
-    };
-    Ok(answer::json(StatusCode::OK, &json!({ "at_ms": at_ms, "locks": locks, "more": more })))
+        let (locks, more) = (shown.by_ref().take(self.limit).collect(), shown.next().is_some());
+        let mut body = serde_json::to_vec(&Page { at_ms, locks, more }).map_err(|error| not_listed(&error))?;
+        body.push(b'\n');
+        Ok(body)
+    }
 }
 
 /// Everything about one lock.

@@ -1,6 +1,7 @@
 //! Streams: all locks for pages, one lock for its followers, and for a holder whether it still holds.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use oarlock::state::{Moment, ResourceName};
@@ -9,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::access::Right;
 use crate::answer::Answer;
-use crate::board::Board;
+use crate::board::{Board, Sample};
 use crate::followers::{self, Seen};
 use crate::leases::{self, End, Lease};
 use crate::problem::Problem;
 use crate::service::Call;
 use crate::sse::{self, Closed, Events};
-use crate::state::{State, now, wall_millis};
-use crate::view::Lock;
+use crate::state::{State, millis, now, wall_millis};
+use crate::view::{Holder, Lock};
 
 /// The header with the lease of a client.
 pub(crate) const LEASE: &str = "oarlock-lease";
@@ -83,21 +84,23 @@ struct Watched {
 async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Result<(), Closed> {
     let Watched { name, shows, lease } = watched;
     let lease = lease.as_ref();
-    let (mut shown, mut ending, began) = (Value::Null, None, now());
+    let (mut shown, mut ending, began) = (Shown::default(), None, now());
     let mut belief = Belief { ends_at: lease.and_then(|lease| known(state, lease)), ..Belief::default() };
     let mut followed = followers::follow(state, name);
+    let mut samples = state.board.view();
+    let row = |sample: &Sample| sample.rows.get(name.as_str()).map(Arc::downgrade);
+    let (mut sampled, mut is_sample) = (row(&samples.borrow_and_update()), false);
     loop {
-        let seen = followed.borrow_and_update().clone();
+        let seen = if is_sample { None } else { followed.borrow_and_update().clone() };
         match seen {
             None => {}
             Some(Seen { asked, answered, lock: Ok(resource) }) => {
                 let lock = Lock::from(&*resource);
-                let key = key(&lock);
-                if *shows && shown != key {
+                if *shows && shown.note(&lock, asked, answered) {
                     let mut body = lock.json();
-                    body["at_ms"] = json!(wall_millis());
+                    body["at_ms"] = json!(wall_millis().saturating_sub_unsigned(millis(now().since(answered))));
+                    body["now_ms"] = json!(wall_millis());
                     events.send_json("lock", &body).await?;
-                    shown = key;
                 }
                 // A follower may have read it before this lease was granted or renewed: that says nothing of the lease.
                 if let Some(lease) = lease.filter(|lease| asked >= began && !is_outdated(state, lease, asked)) {
@@ -122,8 +125,24 @@ async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Resul
         }
         // A store that does not answer must not delay the end of belief.
         let limit = belief.ends_at.map_or(Duration::MAX, |ends_at| ends_at.since(now()));
-        match events.while_open(tokio::time::timeout(limit, followed.changed())).await? {
-            Ok(Ok(())) => {}
+        let changed = async {
+            tokio::select! {
+                followed = followed.changed() => followed.map(|()| false),
+                sampled = samples.changed(), if *shows => sampled.map(|()| true),
+            }
+        };
+        is_sample = false;
+        match events.while_open(tokio::time::timeout(limit, changed)).await? {
+            Ok(Ok(false)) => {}
+            // The history has what a sample has seen.
+            Ok(Ok(true)) => {
+                let row = row(&samples.borrow_and_update());
+                if !same(&sampled, &row) {
+                    events.send("history", "{}").await?;
+                    sampled = row;
+                }
+                is_sample = true;
+            }
             // The server ends.
             Ok(Err(_)) => return Ok(()),
             Err(_) => belief.note_here(lease.and_then(|lease| known(state, lease))),
@@ -184,6 +203,38 @@ impl Belief {
 
     fn has_ended(&self, now: Moment) -> bool {
         self.ends_at.is_some_and(|ends_at| ends_at <= now)
+    }
+}
+
+/// Whether two samples have the same row of a lock, or both have none.
+fn same<T>(one: &Option<Weak<T>>, other: &Option<Weak<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Weak::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
+/// What a stream has shown of its lock.
+#[derive(Debug, Default)]
+struct Shown {
+    key: Value,
+    /// When the lease of each holder ends at the latest.
+    ends: HashMap<String, Moment>,
+}
+
+impl Shown {
+    /// Whether there is something new to show: a change, or a lease that was renewed.
+    fn note(&mut self, lock: &Lock, asked: Moment, answered: Moment) -> bool {
+        let key = key(lock);
+        let left = |holder: &Holder| Duration::from_millis(holder.lease_left_ms);
+        let is_renewed =
+            |holder: &Holder| self.ends.get(&holder.claim).is_some_and(|end| asked + left(holder) > *end + RENEWED);
+        if self.key == key && !lock.holders.iter().any(is_renewed) {
+            return false;
+        }
+        self.key = key;
+        self.ends = lock.holders.iter().map(|holder| (holder.claim.clone(), answered + left(holder))).collect();
+        true
     }
 }
 
@@ -263,6 +314,23 @@ mod tests {
             let word = if is_released { "released" } else { "lost" };
             assert!(event.starts_with(format!("event: {word}\n").as_bytes()), "{event:?}");
         }
+    }
+
+    /// A page draws what is left of a lease from what its stream tells.
+    #[tokio::test]
+    async fn a_renewal_is_shown_and_the_time_that_passes_is_not() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let _guard = locks.mutex("x").lock().await.unwrap();
+        let mut lock = Lock::from(&locks.inspect("x").await.unwrap());
+        let (mut shown, span) = (Shown::default(), Duration::from_millis);
+        for (asked_s, left_ms, is_shown) in
+            [(10, 30_000, true), (20, 20_000, false), (21, 19_200, false), (22, 30_000, true), (23, 29_000, false)]
+        {
+            lock.holders[0].lease_left_ms = left_ms;
+            assert_eq!(shown.note(&lock, at(asked_s), at(asked_s) + span(50)), is_shown, "at {asked_s} s");
+        }
+        lock.holders.clear();
+        assert!(shown.note(&lock, at(24), at(24)), "it is free");
     }
 
     fn at(seconds: u64) -> Moment {

@@ -23,8 +23,7 @@ function openLock(name) {
   let row = null,
     history = null,
     reading = null,
-    soon = null,
-    ticks = 0;
+    soon = null;
   const part = (title, ...children) => element("section", { class: "card" }, element("h3", {}, title), ...children);
 
   const facts = element("dl", { class: "facts" }),
@@ -195,23 +194,13 @@ function openLock(name) {
   };
   breakPart.hidden = true;
 
+  // The stream tells of changes and of renewals, in their order: the clock of the server may be set.
   const take = (data) => {
-    if (data.at_ms < row?.at_ms) return;
+    forget(row, data);
     for (const holder of data.holders) noteLease(data, holder);
     row = data;
-    clockOffset = data.at_ms - Date.now();
+    clockOffset = data.now_ms - Date.now();
     write();
-  };
-  // The stream does not tell of renewals.
-  const refresh = async () => {
-    const answer = await call(path).catch(() => null);
-    if (answer?.ok) take(await answer.json());
-  };
-  const tick = () => {
-    write();
-    ticks += 1;
-    if (ticks % 3 === 0) refresh();
-    if (ticks % 5 === 0) read();
   };
   const read = () => {
     reading ??= call(`${path}/history`)
@@ -226,7 +215,7 @@ function openLock(name) {
         reading = null;
       });
   };
-  // Soon after a change: a sample must have seen it, and changes may come in a burst.
+  // Soon after a change or a sample: what is written then must be there, and changes may come in a burst.
   const readSoon = () => {
     soon ??= setTimeout(() => {
       soon = null;
@@ -234,7 +223,7 @@ function openLock(name) {
     }, 700);
   };
   return (signal) => {
-    const timer = setInterval(tick, 1000);
+    const timer = setInterval(write, 1000);
     addEventListener("resize", writeHistory, { signal });
     signal.addEventListener("abort", () => {
       clearInterval(timer);
@@ -244,11 +233,9 @@ function openLock(name) {
     leases.clear();
     read();
     follow(`${path}/watch`, signal, (event, data) => {
-      if (event === "lock") {
-        take(data);
-        readSoon();
-      }
-      failed.hidden = event !== "trouble";
+      if (event === "lock") take(data);
+      if (event === "lock" || event === "history") readSoon();
+      if (event !== "history") failed.hidden = event !== "trouble";
       if (event === "trouble") set(failed, `The store could not be read: ${plain(data.detail)}`);
     });
   };

@@ -50,6 +50,14 @@ async fn a_name_of_another_site_does_not_reach_the_server() {
     {
         server.send_with("POST", "/v1/locks/x", "", headers).await.problem(403, "forbidden");
     }
+    // An image on another page sends no Origin; a link to the page is no attack.
+    let site = [("sec-fetch-site", "cross-site")];
+    for path in ["/v1/locks", "/v1/locks/x", "/v1/graph", "/v1/watch", "/v1/openapi.json", "/metrics", "/healthz"] {
+        server.send_with("GET", path, "", &site).await.problem(403, "forbidden");
+    }
+    for path in ["/", "/app.js", "/style.css", "/icon.svg"] {
+        assert_eq!(server.send_with("GET", path, "", &site).await.status, 200, "{path}");
+    }
     assert!(store.connect().await.list().await.unwrap().is_empty());
     let page = server.send("GET", "/", "").await;
     for header in

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::support::PATIENCE;
+use super::tools;
 
 /// Whether the pictures of the documentation are written anew.
 pub(super) fn writes_pictures() -> bool {
@@ -34,7 +35,7 @@ impl Browser {
         let folders = std::env::split_paths(&std::env::var_os("PATH")?).collect::<Vec<_>>();
         let found = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
         let Some(program) = found.into_iter().find(|path| path.is_file()) else {
-            eprintln!("skipped: there is no chromium on this machine (Debian: apt-get install chromium)");
+            tools::skip("there is no chromium on this machine (Debian: apt-get install chromium)");
             return None;
         };
         let profile = TempDir::new().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 
-use super::support::{PATIENCE, Running, Store, TOKEN, is_long};
+use super::support::{PATIENCE, Running, Store, TOKEN, eventually, is_long};
 use super::tools;
 
 const ROUNDS: u32 = 15;
@@ -126,6 +126,34 @@ await short.release();
 console.log("done");
 "#;
 
+/// Waits for a lock, and says what came of it.
+const WAITER: &str = r#"
+import sys
+sys.path.insert(0, sys.argv[1])
+from oarlock import Client, Error
+try:
+    lock = Client(sys.argv[2]).lock("held", wait=float(sys.argv[3]))
+    lock.release()
+    print("granted", flush=True)
+except Error as error:
+    print(error.code, flush=True)
+"#;
+
+/// The same with the client in TypeScript.
+const TYPESCRIPT_WAITER: &str = r#"
+import { Client, OarlockError } from "./oarlock.MODULE";
+const [url, wait] = process.argv.slice(2);
+try {
+  const lock = await new Client(url).lock("held", { wait: Number(wait) });
+  await lock.release();
+  console.log("granted");
+} catch (error) {
+  if (!(error instanceof OarlockError)) throw error;
+  console.log(error.code);
+}
+process.exit(0);
+"#;
+
 /// The clock by which the client believes.
 fn boot_seconds() -> f64 {
     BootClock.now().since(Moment::ZERO).as_secs_f64()
@@ -197,7 +225,8 @@ async fn a_break_waits_for_the_belief_of_a_python_client() {
         };
         let path = format!("/v1/locks/broken?fence={}&grace_ms=200&reason=stuck", next().await);
         let broken = server.send("DELETE", &path, "").await.json();
-        assert!(broken["ends_in_ms"].as_u64().unwrap() <= 6000, "{broken}");
+        // A lease of etcd is 10 s or longer.
+        assert!(broken["ends_in_ms"].as_u64().unwrap() <= 10_000, "{broken}");
         let other = locks.mutex("broken").wait(PATIENCE).lock().await.unwrap();
         let granted = boot_seconds();
         let believed: f64 = next().await.parse().unwrap();
@@ -254,7 +283,7 @@ async fn a_python_client_follows_the_stream_of_its_lease() {
 }
 
 /// How the client in TypeScript is run: by a Node that erases types itself, or compiled in a long run.
-async fn typescript(dir: &std::path::Path) -> Option<tokio::process::Command> {
+async fn typescript(dir: &std::path::Path, program: &str) -> Option<tokio::process::Command> {
     let file: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../clients/oarlock.ts"].iter().collect();
     let mut node = tokio::process::Command::new("node");
     let erases = tokio::process::Command::new("node").args(["--experimental-strip-types", "-e", "0"]).output().await;
@@ -274,7 +303,7 @@ async fn typescript(dir: &std::path::Path) -> Option<tokio::process::Command> {
         eprintln!("skipped: this node runs no TypeScript, and it is compiled in a long run only (OARLOCK_LONG=1)");
         return None;
     };
-    std::fs::write(dir.join("program.mjs"), TYPESCRIPT.replace("MODULE", module)).unwrap();
+    std::fs::write(dir.join("program.mjs"), program.replace("MODULE", module)).unwrap();
     node.arg(dir.join("program.mjs"));
     Some(node)
 }
@@ -306,7 +335,7 @@ async fn programs_of_five_languages_take_turns() {
                 Err(error) => tools::skip(&format!("{command:?}: {error}")),
             }
         }
-        let script = typescript(dir.path())
+        let script = typescript(dir.path(), TYPESCRIPT)
             .await
             .map(|mut node| Program::start(node.args([&url, TOKEN]).arg(&path).arg(ROUNDS.to_string())));
         let mut expected = ROUNDS;
@@ -334,5 +363,91 @@ async fn programs_of_five_languages_take_turns() {
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected.to_string(), "every one counted");
         server.stop().await;
+    }
+}
+
+/// Programs that wait, with the clients in Python and TypeScript: their command without the URL and the wait.
+async fn waiters(dir: &std::path::Path) -> Vec<tokio::process::Command> {
+    [Some(python(WAITER)), typescript(dir, TYPESCRIPT_WAITER).await].into_iter().flatten().collect()
+}
+
+/// A server that is started anew in order answers those who wait: their clients wait on at the next one.
+#[tokio::test]
+async fn a_client_that_waits_survives_a_restart_of_its_server() {
+    let (store, dir) = (Store::local(), tempfile::TempDir::new().unwrap());
+    let locks = store.connect().await;
+    for mut command in waiters(dir.path()).await {
+        let server = Running::start(&store).await;
+        let guard = locks.mutex("held").lock().await.unwrap();
+        let mut waiter = Program::start(command.arg(format!("http://{}", server.address)).arg("60"));
+        let waiting = async |wanted| locks.inspect("held").await.unwrap().waiters.count() == Some(wanted);
+        eventually("it waits", || waiting(1)).await;
+        let mut config = oarlock_serve::Config::default();
+        (config.listen, config.audit) = (server.address, Some("/dev/null".into()));
+        server.stop().await;
+        eventually("the first server has withdrawn its claim", || waiting(0)).await;
+        let server = Running::over(store.connect().await, config).await;
+        eventually("it waits again", || waiting(1)).await;
+        guard.release().await.unwrap();
+        assert_eq!(waiter.line().await, "granted");
+        waiter.end().await;
+        server.stop().await;
+    }
+}
+
+/// Answers one request after another, and returns what was asked: the key and the body of each.
+async fn answers(listener: tokio::net::TcpListener, answers: Vec<(u16, serde_json::Value)>) -> Vec<(String, String)> {
+    use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+    let mut asked = Vec::new();
+    for (status, body) in answers {
+        let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+        let (mut key, mut length, mut line) = (String::new(), 0, String::from("first"));
+        while !line.trim().is_empty() {
+            line.clear();
+            stream.read_line(&mut line).await.unwrap();
+            match line.trim().to_ascii_lowercase().split_once(": ") {
+                Some(("idempotency-key", value)) => value.clone_into(&mut key),
+                Some(("content-length", value)) => length = value.parse().unwrap(),
+                _ => {}
+            }
+        }
+        let mut sent = vec![0; length];
+        stream.read_exact(&mut sent).await.unwrap();
+        asked.push((key, String::from_utf8(sent).unwrap()));
+        let body = body.to_string();
+        let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+    }
+    asked
+}
+
+#[tokio::test]
+async fn a_client_waits_on_while_a_server_ends_or_has_no_store_and_no_longer_than_it_was_asked_to() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let problem = |code: &str| (503, serde_json::json!({ "code": code, "detail": "not now" }));
+    let granted = serde_json::json!({ "lease": "l", "fence": "7", "believe_ms": 30_000, "renew_in_ms": 10_000 });
+    for (wait, told, refused) in [
+        ("20", "granted", vec!["unreachable", "closing"]),
+        ("0", "closing", vec!["closing"]),
+        ("20", "config", vec!["config"]),
+    ] {
+        for mut command in waiters(dir.path()).await {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let mut all: Vec<_> = refused.iter().map(|code| problem(code)).collect();
+            if told == "granted" {
+                all.extend([(201, granted.clone()), (200, serde_json::json!({}))]);
+            }
+            let server = tokio::spawn(answers(listener, all));
+            let mut waiter = Program::start(command.arg(url).arg(wait));
+            assert_eq!(waiter.line().await, told, "{refused:?}");
+            waiter.end().await;
+            let asked = tokio::time::timeout(PATIENCE, server).await.expect("all were asked for").unwrap();
+            let waits: Vec<u64> = asked
+                .iter()
+                .filter_map(|(_, body)| serde_json::from_str::<serde_json::Value>(body).unwrap()["wait_ms"].as_u64())
+                .collect();
+            assert!(waits.is_sorted_by(|one, next| one > next), "what is left of the wait: {waits:?}");
+        }
     }
 }

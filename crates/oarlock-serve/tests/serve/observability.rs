@@ -10,7 +10,7 @@ use serde_json::json;
 use super::support::{Running, Store, eventually};
 
 /// What `/metrics` has, whether the board shows it or not. The library has the first seven of its own locks, too.
-const EMITTED: [&str; 16] = [
+const EMITTED: [&str; 17] = [
     "oarlock_wait_duration_seconds",
     "oarlock_hold_duration_seconds",
     "oarlock_held",
@@ -27,6 +27,7 @@ const EMITTED: [&str; 16] = [
     "oarlock_store_held",
     "oarlock_store_waiting",
     "oarlock_store_oldest_waiter_seconds",
+    "oarlock_history_missing_total",
 ];
 
 fn page(name: &str) -> PathBuf {
@@ -61,6 +62,16 @@ async fn the_board_and_the_rules_ask_for_metrics_that_there_are() {
         assert!(is_there, "{name} is missing: {there:?}");
         assert!(read("../serve.md").contains(&format!("`{name}`")), "{name} is not in the manual");
     }
+    // Programs and servers have the same buckets, so that the board can add them up.
+    let page = read("README.md");
+    let spans = page.split_once("let spans = [").and_then(|(_, rest)| rest.split_once("];")).expect("the example").0;
+    let spans: Vec<f64> = spans.split(", ").map(|span| span.parse().unwrap()).collect();
+    let series = text.lines().filter(|line| line.starts_with("oarlock_renewal_duration_seconds_bucket{"));
+    let bounds: Vec<f64> = series
+        .filter_map(|line| line.split_once("le=\"")?.1.split_once('"')?.0.parse().ok())
+        .filter(|bound: &f64| bound.is_finite())
+        .collect();
+    assert_eq!(bounds, spans);
     let alerts = read("alerts.yml");
     let (of_server, of_programs) = alerts.split_once("- name: oarlock-programs").expect("rules for programs");
     // What programs report that use the library, which this page lists; a histogram has a count.

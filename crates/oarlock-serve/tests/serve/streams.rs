@@ -248,3 +248,57 @@ async fn locks_that_could_not_be_read_again_feed_no_metric() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
     server.stop().await;
 }
+
+/// Sends a request from a thread of its own, and reads the whole answer.
+fn ask(address: std::net::SocketAddr, path: &'static str) -> std::thread::JoinHandle<usize> {
+    use std::io::{Read as _, Write as _};
+    std::thread::spawn(move || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{:.300}", String::from_utf8_lossy(&answer));
+        answer.len()
+    })
+}
+
+/// One thread serves all clients, as that of the command line does.
+#[tokio::test]
+async fn many_big_listings_delay_no_renewal() {
+    const LISTINGS: usize = 40;
+    let (server, locks, seen) = counting(100).await;
+    let mut guards = Vec::new();
+    for number in 0..4000 {
+        guards.push(locks.mutex(format!("job/{number}")).reason("r".repeat(200)).lock().await.unwrap());
+    }
+    let granted = server.send("POST", "/v1/locks/mine", r#"{"ttl_ms": 60000}"#).await.json();
+    let lease = serde_json::json!({ "lease": granted["lease"] }).to_string();
+    let all = "/v1/locks?limit=10000";
+    let (began, before) = (Instant::now(), seen.reads.load(SeqCst));
+    let alone = ask(server.address, all);
+    eventually("one list is read", || async { alone.is_finished() }).await;
+    let (took, reads) = (began.elapsed(), seen.reads.load(SeqCst) - before);
+    assert!(alone.join().unwrap() > 1_000_000, "a big list");
+
+    let before = seen.reads.load(SeqCst);
+    let readers: Vec<_> = (0..LISTINGS).map(|_| ask(server.address, all)).collect();
+    let (mut longest, began) = (Duration::ZERO, Instant::now());
+    while !readers.iter().all(std::thread::JoinHandle::is_finished) {
+        let sent = Instant::now();
+        assert_eq!(server.send("POST", "/v1/locks/mine/renew", &lease).await.status, 200);
+        longest = longest.max(sent.elapsed());
+        assert!(began.elapsed() < 4 * PATIENCE, "the lists are not read");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let read = seen.reads.load(SeqCst) - before;
+    println!(
+        "one list: {took:?}, {reads} reads; {LISTINGS}: {:?}, {read} reads; longest renewal {longest:?}",
+        began.elapsed()
+    );
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(read <= LISTINGS / 2 * reads, "{read} reads for {LISTINGS} lists: one is {reads}");
+    assert!(longest < (6 * took).max(Duration::from_secs(1)), "a renewal took {longest:?} beside lists of {took:?}");
+    server.stop().await;
+}

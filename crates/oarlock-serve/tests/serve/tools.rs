@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use oarlock_serve::Config;
+use oarlock_serve::{Access, Config};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::support::{Running, Store, eventually, is_long};
+use super::support::{Running, Store, TOKEN, eventually, is_long};
 
 /// Longer than an installation takes.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -102,10 +102,22 @@ async fn schemathesis_finds_no_answer_that_is_not_described() {
             return;
         }
     }
-    let store = Store::local();
-    let mut config = Config::default();
-    config.rate = 1_000_000;
-    let server = Running::with(&store, config).await;
+    // Without tokens, and with one that may do everything.
+    for token in [None, Some(TOKEN)] {
+        let store = Store::local();
+        let mut config = Config::default();
+        config.rate = 1_000_000;
+        if let Some(token) = token {
+            config.access = Access::token(token).unwrap().allow_break(true);
+        }
+        let server = Running::with(&store, config).await;
+        run_schemathesis(&program, &server, token).await;
+        assert_eq!(server.send("GET", "/healthz", "").await.status, 200);
+        server.stop().await;
+    }
+}
+
+async fn run_schemathesis(program: &Path, server: &Running, token: Option<&str>) {
     let document = format!("http://{}/v1/openapi.json", server.address);
     // A stream does not end. A request to lock may be refused although the document describes it: its key stands for
     // another, or takes more permits than there are. A lease is made by the server, and what looks like one is refused.
@@ -113,14 +125,14 @@ async fn schemathesis_finds_no_answer_that_is_not_described() {
         &["--exclude-path-regex", "watch$", "--exclude-method", "POST"][..],
         &["--include-method", "POST", "--exclude-checks", "positive_data_acceptance"],
     ] {
-        let mut st = Command::new(&program);
+        let mut st = Command::new(program);
+        let header = token.map(|token| format!("Authorization: Bearer {token}"));
         st.arg("run").arg(&document).args(["-n", "30", "--seed", "1", "--no-color", "--request-timeout", "90"]);
-        st.args(["--phases", "examples,coverage,fuzzing"]).args(choice).current_dir(&folder);
+        st.args(["--phases", "examples,coverage,fuzzing"]).args(choice);
+        st.args(header.iter().flat_map(|header| ["-H", header.as_str()])).current_dir(folder("schemathesis"));
         let done = output(&mut st).await.expect("it starts");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     }
-    assert_eq!(server.send("GET", "/healthz", "").await.status, 200);
-    server.stop().await;
 }
 
 /// The rules, and the metrics themselves.
