@@ -3,6 +3,10 @@
 use crate::simulate::number;
 use crate::workspace::{Failure, Workspace, stream};
 
+/// What runs a target: nothing of it may grow without bound. It is much more than a target with all its threads takes, so
+/// that one that exceeds it has made too much of 64 KiB.
+const LIMITED: [&str; 2] = ["prlimit", "--as=2147483648"];
+
 /// The programs that have targets, as arguments of `cargo test`. Each target is a test with `fuzz` in its name.
 const PROGRAMS: &[&[&str]] = &[
     &["-p", "oarlock-core", "--lib"],
@@ -82,8 +86,13 @@ pub(crate) fn run(workspace: &Workspace, options: &FuzzOptions) -> Result<(), Fa
         return Err(Failure::new(format!("there is no target `{name}`; the targets are {}", TARGETS.join(", "))));
     }
     let seconds = options.minutes.saturating_mul(60).to_string();
+    // Compilers have no limit.
+    let runner = format!("target.'cfg(unix)'.runner=[\"{}\"]", LIMITED.join("\",\""));
+    let inputs = workspace.target().join("fuzz");
+    println!("the input that each target reads is in {}", inputs.display());
     for program in PROGRAMS {
-        let mut command = workspace.cargo(["test", "--release", "--locked"]);
+        let mut command = workspace.cargo(["test", "--release", "--locked", "--config", &runner]);
+        command.env("OARLOCK_FUZZ_INPUTS", &inputs);
         command.args(*program).args([&*name, "--", "--nocapture", "--test-threads", "2"]);
         stream(command.env("OARLOCK_FUZZ_SECONDS", &seconds))?;
     }
@@ -93,6 +102,18 @@ pub(crate) fn run(workspace: &Workspace, options: &FuzzOptions) -> Result<(), Fa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `dd` asks for its block at once and touches none of it.
+    #[test]
+    fn a_target_that_grows_without_bound_fails() {
+        let reads = |block: &str| {
+            let mut command = std::process::Command::new(LIMITED[0]);
+            command.args(&LIMITED[1..]).args(["dd", "if=/dev/null", "of=/dev/null", "count=1", block]);
+            command.output().expect("prlimit").status.success()
+        };
+        assert!(reads("bs=16M"));
+        assert!(!reads("bs=3G"));
+    }
 
     #[test]
     fn options_are_minutes_and_a_name() {

@@ -8,7 +8,7 @@ mod scenes;
 mod storm;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use oarlock_core::memory::{Kit, Memory};
 use oarlock_core::{ClaimId, DynDriver, Fence, ResourceName};
@@ -36,6 +36,8 @@ pub enum Flaw {
     RepeatsFences,
     /// Fences fall.
     FencesFall,
+    /// Fences are a counter in the store, as of `INCR`, and a failover takes the last of them back.
+    FencesFallBack,
     /// The store frees a lock before the end of its lease.
     ExpiresEarly,
     /// A claim that is not renewed never ends.
@@ -48,11 +50,13 @@ pub enum Flaw {
     LosesWakeUps,
     /// The lease begins with the reply instead of the request, on a slow connection.
     CountsFromTheReply,
+    /// A holder that hears nothing believes on after the end of its lease: it has no deadline of its own there.
+    OutlivesItsLease,
 }
 
 impl Flaw {
     /// All of them, the correct store first.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::None,
         Self::ReleasesAnyone,
         Self::RenewsAnyone,
@@ -60,12 +64,14 @@ impl Flaw {
         Self::IgnoresWeight,
         Self::RepeatsFences,
         Self::FencesFall,
+        Self::FencesFallBack,
         Self::ExpiresEarly,
         Self::NeverExpires,
         Self::KeepsDeadWaiters,
         Self::TakesSecondPlaces,
         Self::LosesWakeUps,
         Self::CountsFromTheReply,
+        Self::OutlivesItsLease,
     ];
 
     /// What is broken, in words.
@@ -79,12 +85,14 @@ impl Flaw {
             Self::IgnoresWeight => "weights are ignored",
             Self::RepeatsFences => "every grant has the same fence",
             Self::FencesFall => "fences fall",
+            Self::FencesFallBack => "fences are a counter that a failover takes back",
             Self::ExpiresEarly => "the lease ends early",
             Self::NeverExpires => "the lease never ends",
             Self::KeepsDeadWaiters => "a dead waiter keeps its place",
             Self::TakesSecondPlaces => "a repeated request takes a second place",
             Self::LosesWakeUps => "no waiter is woken",
             Self::CountsFromTheReply => "the lease counts from the reply",
+            Self::OutlivesItsLease => "a holder that is cut off has no deadline at the end of its lease",
         }
     }
 
@@ -97,9 +105,12 @@ impl Flaw {
             | Self::RenewsNothing
             | Self::IgnoresWeight
             | Self::ExpiresEarly
-            | Self::CountsFromTheReply => &["Overlap"],
+            | Self::CountsFromTheReply
+            | Self::OutlivesItsLease => &["Overlap"],
             Self::RepeatsFences => &["FenceRepeated"],
             Self::FencesFall => &["FenceOrder"],
+            // The next fence was already given, and is smaller than the last.
+            Self::FencesFallBack => &["FenceRepeated", "FenceOrder"],
             Self::NeverExpires | Self::KeepsDeadWaiters | Self::TakesSecondPlaces | Self::LosesWakeUps => &["Starved"],
             Self::None => &[],
         }
@@ -126,6 +137,9 @@ pub fn is_right(flaw: Flaw, judgement: &Judgement) -> bool {
     }
 }
 
+/// So many fences of a lock are lost with the server that gave them.
+const NOT_REPLICATED: u64 = 2;
+
 /// A store with a flaw.
 #[derive(Debug)]
 pub struct BrokenStore {
@@ -140,6 +154,8 @@ struct Notes {
     queues: HashMap<ResourceName, VecDeque<ClaimId>>,
     places: HashMap<ClaimId, ClaimId>,
     fences: HashMap<ClaimId, Fence>,
+    /// The last fence of each lock, where fences are a counter.
+    counters: HashMap<ResourceName, u64>,
 }
 
 impl BrokenStore {
@@ -153,6 +169,16 @@ impl BrokenStore {
     #[must_use]
     pub fn flaw(&self) -> Flaw {
         self.flaw
+    }
+
+    /// Another server takes over that has not heard of the last fences of this lock: where fences are a counter, it gives
+    /// them again. Says whether they are.
+    fn fail_over(&self, resource: &ResourceName) -> bool {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counter) = notes.counters.get_mut(resource) {
+            *counter = counter.saturating_sub(NOT_REPLICATED);
+        }
+        self.flaw == Flaw::FencesFallBack
     }
 
     /// A connection, and the kit that injects its faults.

@@ -20,8 +20,14 @@ pub const OARLOCK: &str = "oarlock";
 /// No line is longer.
 const MAX_LINE: u64 = 64 * 1024;
 
-/// No history has more events: an hour at the highest rate has fewer.
-const MAX_EVENTS: usize = 20_000_000;
+/// No run makes more claims, so that its history can be read.
+pub const MOST_CLAIMS: u64 = 2_000_000;
+
+/// A claim has no more events, on average: asked, granted, two of each counter at most, its renewals, its end.
+pub const EVENTS_OF_A_CLAIM: usize = 10;
+
+/// No history has more events.
+const MAX_EVENTS: usize = MOST_CLAIMS as usize * EVENTS_OF_A_CLAIM;
 
 /// No history is larger.
 const MAX_BYTES: u64 = 8 << 30;

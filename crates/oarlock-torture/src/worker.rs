@@ -368,6 +368,8 @@ impl Worker {
         if alone && job.stay > self.mine.ttl() / 2 {
             self.change(&job.lock.name, op, &mut hold).await?;
         }
+        // Another library has believed until now only if it says so now.
+        self.source.look(&mut hold).await;
         let (ended, is_held) = (hold.believed_until(), hold.is_held());
         let (told, lost) = if is_held { (None, None) } else { (hold.told().await, hold.loss()) };
         report_at(ended, &What::Ended { w, op, lost, told: told.map(Moment::as_nanos) });

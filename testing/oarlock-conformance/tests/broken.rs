@@ -19,7 +19,7 @@ fn cases(flaw: Flaw) -> &'static [&'static str] {
         Flaw::KeepsDeadWaiters => &["dead_waiters::a_dead_head_is_passed"],
         Flaw::TakesSecondPlaces => &["idempotence::a_repeated_wait_keeps_its_place"],
         Flaw::LosesWakeUps => &["wakeup::a_release_wakes_the_waiter"],
-        Flaw::CountsFromTheReply => &["belief::it_ends_before_the_next_grant"],
+        Flaw::CountsFromTheReply | Flaw::OutlivesItsLease => &["belief::it_ends_before_the_next_grant"],
         _ => &[],
     }
 }

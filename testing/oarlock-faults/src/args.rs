@@ -8,8 +8,9 @@ use crate::load::{LOADS, STORES};
 pub(crate) const HELP: &str = "\
 cargo xtask faults [--resume [--any-commit]] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
 
-    --resume       keep the runs of docs/measurements/fault-runs.jsonl, and do not repeat those of this commit
-    --any-commit   with --resume: do not repeat those of other commits either
+    --resume       do not repeat the runs of docs/measurements/fault-runs.jsonl whose code is the one of this tree; those
+                   that say nothing of their case are repeated
+    --any-commit   with --resume: do not repeat those of other code either
     --only STORE   this store or this STORE/TOPOLOGY only; may be repeated
     --only libraries  the lock libraries of other languages, which cargo xtask interop builds
     --only load    instead: many claims in one queue, many held locks, and churn; load/queue, load/held or load/churn
@@ -24,6 +25,7 @@ cargo xtask faults [--resume [--any-commit]] [--only STORE]… [--fault FAULT]�
     --within S     start no run after so many seconds
     --jobs J       so many at a time, on different servers; by default 1
 
+Each run is added to docs/measurements/fault-runs.jsonl, where it takes the place of the one with the same case and seed.
 Writes the table in docs/reliability.md from all runs of the file.
 ";
 

@@ -87,7 +87,8 @@ impl Case {
     pub(crate) fn expected(&self) -> Expected {
         match self.fault {
             _ if self.topology.library => Expected::Shown,
-            Fault::Server(ServerFault::Forget | ServerFault::LostFailover | ServerFault::LyingDisk) => Expected::Found,
+            Fault::Server(fault) if self.topology.loses_grants(fault) => Expected::Found,
+            Fault::Server(ServerFault::Forget | ServerFault::LyingDisk) => Expected::Found,
             // What is said of it on the page of its store: a session ends with the server, a replica or a clock is wrong.
             Fault::Server(_) if self.topology.may_overlap => Expected::MayOverlap,
             // A database takes the end of all connections of a process for its death.
@@ -99,8 +100,11 @@ impl Case {
 
     /// Whether only the first fault of a run is the one that the case names: the servers are not as before then.
     pub(crate) fn is_once(&self) -> bool {
-        let lost = matches!(self.fault, Fault::Server(ServerFault::LostFailover));
-        lost || matches!(self.fault, Fault::Server(ServerFault::Failover)) && self.topology.name.starts_with("primary")
+        match self.fault {
+            Fault::Server(ServerFault::Failover) => self.topology.name.starts_with("primary"),
+            Fault::Server(fault) => fault == ServerFault::Upgrade || self.topology.loses_grants(fault),
+            _ => false,
+        }
     }
 
     /// The case with this name.
@@ -130,6 +134,14 @@ mod tests {
         }
         let redis = Case::named("redis", "one server", "reconnect").expect("a case");
         assert_eq!(redis.expected(), Expected::Holds);
+    }
+
+    #[test]
+    fn a_master_that_is_cut_off_may_grant_only_without_min_replicas() {
+        let expected = |topology| Case::named("redis", topology, "leader-cut").expect("a case").expected();
+        assert_eq!(expected("sentinel"), Expected::Found);
+        assert_eq!(expected("sentinel, min_replicas=2"), Expected::Holds);
+        assert_eq!(Case::named("etcd", "three members", "leader-cut").expect("a case").expected(), Expected::Holds);
     }
 
     #[test]

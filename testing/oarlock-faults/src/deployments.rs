@@ -8,12 +8,13 @@ mod sentinel;
 mod single;
 mod sql;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use oarlock_testbed::server::{
-    EtcdProgram, MariaDbProgram, MySqlProgram, PostgresProgram, RedisProgram, ZooKeeperProgram,
+    EtcdProgram, MariaDbProgram, MySqlProgram, PostgresProgram, RedisProgram, ZooKeeperProgram, newer,
 };
 use oarlock_testbed::{Etcd, MariaDb, MariaDbClock, MySql, Postgres, PostgresClock, Redis, RedisClock, ZooKeeper};
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub(crate) enum ServerFault {
     Freeze,
     /// Ended in good order and started again; of several servers one after the other.
     Restart,
+    /// Ended in good order, and a newer version is started with its data.
+    Upgrade,
     /// The wall clock of the server is moved by some leases, and back.
     Clock,
     /// The disk is full for a while.
@@ -48,7 +51,8 @@ pub(crate) enum ServerFault {
     Failover,
     /// It is stopped for so long that another server takes over, and goes on.
     FreezeLeader,
-    /// It is cut off from the other servers, and not from its clients.
+    /// It is cut off from the other servers, and not from its clients. A master without `min_replicas` is cut off from its
+    /// replicas a little earlier.
     CutLeader,
     /// The master dies with grants that no replica has.
     LostFailover,
@@ -63,6 +67,7 @@ impl ServerFault {
             Self::Kill => "server-kill",
             Self::Freeze => "server-freeze",
             Self::Restart => "server-restart",
+            Self::Upgrade => "server-upgrade",
             Self::Clock => "server-clock",
             Self::DiskFull => "disk-full",
             Self::PowerCut => "power-cut",
@@ -134,6 +139,8 @@ pub(crate) struct Topology {
     /// The lease of its runs.
     pub(crate) ttl_ms: u64,
     pub(crate) faults: &'static [ServerFault],
+    /// The newer server that it needs.
+    pub(crate) newer: Option<Newer>,
     pub(crate) start: fn() -> anyhow::Result<Box<dyn Deployment>>,
 }
 
@@ -142,11 +149,16 @@ impl Topology {
         format!("{} {}", self.store, self.name)
     }
 
+    /// Whether another server takes over that has not heard of the last grants.
+    pub(crate) fn loses_grants(&self, fault: ServerFault) -> bool {
+        fault == ServerFault::LostFailover || fault == ServerFault::CutLeader && self.may_overlap
+    }
+
     /// The lease of a run. Where a holder must still believe when another server has taken over, it is longer than that
     /// takes.
     pub(crate) fn lease_of(&self, fault: Fault) -> Duration {
         match fault {
-            Fault::Server(ServerFault::LostFailover) => Duration::from_secs(12),
+            Fault::Server(fault) if self.loses_grants(fault) => Duration::from_secs(12),
             Fault::Server(ServerFault::LyingDisk) => Duration::from_secs(8),
             _ => Duration::from_millis(self.ttl_ms),
         }
@@ -154,7 +166,7 @@ impl Topology {
 }
 
 const SINGLE: &[ServerFault] = &[ServerFault::Kill, ServerFault::Freeze, ServerFault::Restart];
-const ETCD_LED: &[ServerFault] =
+const LED_OR_CUT: &[ServerFault] =
     &[ServerFault::Failover, ServerFault::FreezeLeader, ServerFault::CutLeader, ServerFault::Restart];
 const CLUSTER: &[ServerFault] = &[ServerFault::Failover, ServerFault::Restart];
 const LED: &[ServerFault] = &[ServerFault::Failover, ServerFault::FreezeLeader, ServerFault::Restart];
@@ -179,8 +191,39 @@ const fn topology(
         ends_with_connections: false,
         ttl_ms,
         faults,
+        newer: None,
         start,
     }
+}
+
+/// A newer server, by its folder and its program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newer {
+    server: &'static str,
+    program: &'static str,
+}
+
+impl Newer {
+    const REDIS: Self = Self { server: "redis", program: "redis-server" };
+    const ETCD: Self = Self { server: "etcd", program: "etcd" };
+
+    fn program(&self) -> Option<PathBuf> {
+        newer(self.server, self.program)
+    }
+
+    /// Why it cannot be tried.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let Self { server, program } = self;
+        let why = || format!("there is no newer {program}: `cargo xtask test --only versions={server}` gets it");
+        if self.program().is_some() { None } else { Some(why()) }
+    }
+}
+
+/// A server that a newer one takes the place of, with the same data.
+const fn upgraded(store: &'static str, ttl_ms: u64, newer: Newer, start: Start) -> Topology {
+    const UPGRADE: &[ServerFault] = &[ServerFault::Upgrade];
+    let plain = servers_only(topology(store, "upgraded", ttl_ms, UPGRADE, start));
+    Topology { fresh: true, newer: Some(newer), ..plain }
 }
 
 const fn database(store: &'static str, start: Start) -> Topology {
@@ -231,6 +274,8 @@ pub(crate) static ALL: &[Topology] = &[
     servers_only(topology("redis", "without persistence", 2000, &[ServerFault::Forget], || {
         single::start(Redis::start_with, &[("appendonly", "no")])
     })),
+    upgraded("redis", 1000, Newer::REDIS, || single::start_older(Redis::start_with, Newer::REDIS)),
+    upgraded("etcd", 2000, Newer::ETCD, || single::start_older(Etcd::start_with, Newer::ETCD)),
     moved_clock("redis", || single::start_clocked(RedisClock::start_with)),
     moved_clock("postgres", || single::start_clocked(PostgresClock::start_with)),
     moved_clock("mariadb", || single::start_clocked(MariaDbClock::start_with)),
@@ -247,12 +292,17 @@ pub(crate) static ALL: &[Topology] = &[
     own_disk("mysql", || disk::start::<MySqlProgram>(disk::INNODB)),
     own_disk("etcd", || disk::start::<EtcdProgram>(&[])),
     own_disk("zookeeper", || disk::start::<ZooKeeperProgram>(&[("forceSync", "yes")])),
-    topology("etcd", "three members", 2000, ETCD_LED, cluster::etcd),
+    topology("etcd", "three members", 2000, LED_OR_CUT, cluster::etcd),
     topology("zookeeper", "three members", 2000, LED, cluster::zookeeper),
     topology("redlock", "three masters", 1000, SINGLE, cluster::redlock),
     Topology { may_overlap: true, ..topology("redis", "cluster", 1000, CLUSTER, cluster::redis) },
-    topology("redis", "sentinel, min_replicas=2", 2000, LED, || sentinel::start(2)),
-    asynchronous("redis", "sentinel", &[ServerFault::Failover, ServerFault::LostFailover], || sentinel::start(0)),
+    topology("redis", "sentinel, min_replicas=2", 2000, LED_OR_CUT, || sentinel::start(2)),
+    asynchronous(
+        "redis",
+        "sentinel",
+        &[ServerFault::Failover, ServerFault::LostFailover, ServerFault::CutLeader],
+        || sentinel::start(0),
+    ),
     asynchronous("postgres", "primary and standby", &[ServerFault::Failover], sql::postgres),
     asynchronous("mariadb", "primary and replica", &[ServerFault::Failover], sql::mariadb),
     asynchronous("mysql", "primary and replica", &[ServerFault::Failover], sql::mysql),

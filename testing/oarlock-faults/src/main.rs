@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 
 /// Runs what is not done yet, several deployments at a time, and writes the table.
 fn all(options: &Options) -> anyhow::Result<()> {
-    let runs = Mutex::new(if options.is_dry() { Runs::in_memory() } else { Runs::open(options.resume)? });
+    let runs = Mutex::new(if options.is_dry() { Runs::in_memory() } else { Runs::open()? });
     let wanted: VecDeque<&'static Topology> =
         deployments::ALL.iter().filter(|topology| options.selects(topology)).collect();
     if wanted.is_empty() {
@@ -101,9 +101,12 @@ fn all(options: &Options) -> anyhow::Result<()> {
 
 /// Every case of one topology, one after the other.
 fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mutex<Runs>) -> anyhow::Result<()> {
+    if let Some(why) = topology.newer.and_then(|newer| newer.missing()) {
+        println!("{}: skipped: {why}", topology.title());
+        return Ok(());
+    }
     let mut deployment: Option<Box<dyn Deployment>> = None;
     let is_late = || began.elapsed().as_secs() >= options.within;
-    let commit = Some(run::commit()).filter(|_| !options.any_commit);
     // Each case once before any of them a second time: a table that is cut short has all its rows.
     for seed in 1..=options.runs {
         for case in Case::of(topology) {
@@ -113,7 +116,7 @@ fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mut
             if case.fault == Fault::TwoBuilds && options.also.is_none() {
                 continue;
             }
-            if !options.selects_fault(case.name()) || locked(runs).has(&case, seed, options.seconds, commit) {
+            if !options.selects_fault(case.name()) || locked(runs).is_done(&case, seed, options, run::commit()) {
                 continue;
             }
             if deployment.is_none() || topology.fresh || case.is_fresh() {

@@ -116,17 +116,23 @@ fn tables(runs: &[Done]) -> String {
             rows.insert((place, number), (case, row));
         }
     }
-    let sum = |of: fn(&Row) -> u64| rows.values().map(|(_, row)| of(row)).sum::<u64>();
+    // What says nothing of its case proves nothing.
+    let mut total = Row::default();
+    for done in ran.iter().filter(|done| done.is_conclusive()) {
+        done.case().iter().for_each(|case| total.add(case, done));
+    }
     let seconds: BTreeSet<_> = ran.iter().map(|done| format!("{} s", done.seconds)).collect();
     let commits: BTreeSet<_> = ran.iter().map(|done| done.commit.as_str()).filter(|text| !text.is_empty()).collect();
     let mut text = wrapped(&format!(
-        "{} runs of {}, {} faults, {} grants, {} losses told to holders, {} violations. Built from: {}.",
-        ran.len(),
+        "{} runs of {}, {} faults, {} grants, {} losses told to holders, {} violations. Further runs that say nothing of \
+         their case: {}. Built from: {}.",
+        total.runs,
         seconds.into_iter().collect::<Vec<_>>().join(" or "),
-        sum(|row| row.injected),
-        sum(|row| row.grants),
-        sum(|row| row.losses),
-        sum(|row| row.violations),
+        total.injected,
+        total.grants,
+        total.losses,
+        total.violations,
+        ran.len() as u64 - total.runs,
         commits.into_iter().collect::<Vec<_>>().join(", ")
     ));
     text.push('\n');
@@ -333,13 +339,13 @@ mod tests {
     fn a_violation_is_counted_and_a_failed_run_is_not() {
         let case = Case::named("redis", "one server", "kill").expect("a case");
         let broken = Done { violations: vec!["Overlap: two".into()], grants: 7, ..Done::of(&case, 3, 15) };
+        let untried = Done { untried: vec!["Unused: no request".into()], grants: 5, ..Done::of(&case, 5, 15) };
         let failed = Done::failed(&case, 4, 15, "no server".into());
-        let text = tables(&[broken, failed]);
-        assert!(
-            text.starts_with("1 runs of 15 s, 0 faults, 7 grants, 0 losses told to holders, 1 violations."),
-            "{text}"
-        );
-        assert!(text.contains("| redis one server | kill | 1 | 3 | 0 | 7 | 0 | – | 0 | 0 | 0 | 1 |"), "{text}");
+        let text = tables(&[broken, failed, untried]);
+        let head = "1 runs of 15 s, 0 faults, 7 grants, 0 losses told to holders, 1 violations.";
+        assert!(text.starts_with(head), "{text}");
+        assert!(text.replace('\n', " ").contains("Further runs that say nothing of their case: 1."), "{text}");
+        assert!(text.contains("| redis one server | kill | 2 | 3, 5 | 0 | 12 | 0 | – | 1 | 0 | 0 | 1 |"), "{text}");
         assert!(text.contains("Not run yet:") && text.contains("- seed 4: no server"), "{text}");
     }
 

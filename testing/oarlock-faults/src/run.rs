@@ -101,18 +101,27 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
     Ok(done)
 }
 
-/// The commit of this tree when the program began, for the table; `dirty` if its code was changed since.
+/// The commit that is tested, as it was when the program began: the last one that changed code. `dirty` if that was
+/// changed since.
 pub(crate) fn commit() -> &'static str {
-    static COMMIT: LazyLock<String> = LazyLock::new(|| {
-        let git = |words: &[&str]| Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(words).output();
-        let Ok(said) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
-        let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-        let code = ["../../crates", "../../stores", "../../testing", "../../Cargo.lock"];
-        let clean =
-            git(&[&["diff", "--quiet", "HEAD", "--"][..], &code].concat()).is_ok_and(|done| done.status.success());
-        if clean { commit } else { format!("{commit}{DIRTY}") }
-    });
+    static COMMIT: LazyLock<String> =
+        LazyLock::new(|| tested(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap_or_default());
     &COMMIT
+}
+
+/// What is tested. A commit of pages or of results changes none of it.
+const CODE: [&str; 5] = ["crates", "stores", "testing", "Cargo.toml", "Cargo.lock"];
+
+/// The last commit that changed the code of this tree; nothing without one.
+fn tested(root: &Path) -> Option<String> {
+    let git = |words: &[&str]| Command::new("git").arg("-C").arg(root).args(words).arg("--").args(CODE).output();
+    let said = git(&["log", "-1", "--format=%h", "--abbrev=12"]).ok()?;
+    let commit = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+    if commit.is_empty() {
+        return None;
+    }
+    let is_clean = git(&["diff", "--quiet", "HEAD"]).is_ok_and(|done| done.status.success());
+    Some(if is_clean { commit } else { format!("{commit}{DIRTY}") })
 }
 
 /// What it says. A field that is missing is no zero.
@@ -209,6 +218,37 @@ mod tests {
             assert!(of(&good.replace(key, "renamed")).is_err(), "{key}");
         }
         assert!(of(&answer("VIOLATION", "")).is_err() && of(&answer("RISK SEEN", "")).is_err());
+    }
+
+    /// Results are committed, and their next run goes on where they end.
+    #[test]
+    fn only_a_commit_that_changes_code_is_another_build() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let git = |words: &[&str]| {
+            let author = ["-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false"];
+            let done = Command::new("git").arg("-C").arg(folder.path()).args(author).args(words).output();
+            assert!(done.as_ref().is_ok_and(|done| done.status.success()), "{words:?}: {done:?}");
+        };
+        let write = |file: &str, text: &str| {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, text).expect("written");
+        };
+        let commit = |file: &str, text: &str| {
+            write(file, text);
+            git(&["add", "."]);
+            git(&["commit", "-q", "-m", "a change"]);
+            tested(folder.path())
+        };
+        git(&["init", "-q"]);
+        assert_eq!(commit("docs/page.md", "1"), None, "there is no code");
+        let code = commit("crates/lock.rs", "1");
+        assert!(code.as_ref().is_some_and(|commit| commit.len() == 12), "{code:?}");
+        assert_eq!(commit("docs/measurements/fault-runs.jsonl", "{}"), code);
+        let next = commit("Cargo.lock", "2");
+        assert!(next.is_some() && next != code, "{next:?}");
+        write("crates/lock.rs", "2");
+        assert_eq!(tested(folder.path()), next.map(|commit| commit + DIRTY));
     }
 
     #[test]

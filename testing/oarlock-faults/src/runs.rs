@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use crate::args::Options;
 use crate::cases::{Case, Expected};
 use crate::power::RAN_TWICE;
 
@@ -90,10 +91,11 @@ impl Done {
         Some(format!("{name}: {why}"))
     }
 
-    /// Whether it says something about its case: it need not be run again.
-    fn is_conclusive(&self) -> bool {
+    /// Whether it says something about its case: it need not be run again. What must be found and was not was not tried.
+    pub(crate) fn is_conclusive(&self) -> bool {
         let silent = self.failed.is_none() && self.stuck.is_empty() && self.untried.is_empty();
-        silent || !self.violations.is_empty()
+        let must_find = self.case().is_some_and(|case| case.expected() == Expected::Found);
+        silent && (self.is_found() || !must_find) || !self.violations.is_empty()
     }
 
     /// One line for people.
@@ -136,14 +138,13 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Opens the file. Without `resume`, what is there is put aside.
-    pub(crate) fn open(resume: bool) -> anyhow::Result<Self> {
-        let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/measurements/fault-runs.jsonl"));
-        if !resume && path.exists() {
-            fs::copy(&path, folder()?.join("runs.old.jsonl"))?;
-            fs::remove_file(&path)?;
-        }
-        let text = if path.exists() { fs::read_to_string(&path)? } else { String::new() };
+    /// Opens the file. Each run takes the place of the one before it with the same case and seed, and of no other.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        Self::of(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/measurements/fault-runs.jsonl")))
+    }
+
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
         let mut all = Vec::new();
         let lines: Vec<_> = text.lines().collect();
         for (number, line) in lines.iter().enumerate() {
@@ -154,7 +155,7 @@ impl Runs {
                 Err(error) => return Err(error).with_context(|| format!("line {} of {}", number + 1, path.display())),
             }
         }
-        let mut file = OpenOptions::new().create(true).append(true).open(&path).context("the file of runs")?;
+        let mut file = OpenOptions::new().create(true).append(true).open(path).context("the file of runs")?;
         if !text.is_empty() && !text.ends_with('\n') {
             file.write_all(b"\n")?;
         }
@@ -170,9 +171,15 @@ impl Runs {
         &self.all
     }
 
+    /// Whether a run that is there makes this one needless.
+    pub(crate) fn is_done(&self, case: &Case, seed: u64, options: &Options, commit: &str) -> bool {
+        let commit = Some(commit).filter(|_| !options.any_commit);
+        options.resume && self.has(case, seed, options.seconds, commit)
+    }
+
     /// Whether a run of this commit, or of any, is there that is as long, and need not be repeated. What was changed and
     /// not committed is no build that could be named again.
-    pub(crate) fn has(&self, case: &Case, seed: u64, seconds: u64, commit: Option<&str>) -> bool {
+    fn has(&self, case: &Case, seed: u64, seconds: u64, commit: Option<&str>) -> bool {
         let same = |done: &Done| {
             let named = !done.commit.is_empty() && !done.commit.ends_with(DIRTY);
             named && commit.is_none_or(|commit| done.commit == commit)
@@ -210,6 +217,7 @@ pub(crate) fn folder() -> anyhow::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Command;
 
     fn done(topology: &str, fault: &str) -> Done {
         let case = Case::named("redis", topology, fault).expect("a case");
@@ -224,6 +232,8 @@ mod tests {
             Done { failed: Some("no server".into()), ..done("one server", "kill") },
             Done { untried: text(), ..done("one server", "kill") },
             Done { stuck: text(), ..done("one server", "kill") },
+            // It must be found.
+            done("without persistence", "server-forgets"),
         ];
         for done in bad {
             assert!(done.complaint().is_some() && !done.is_conclusive(), "{done:?}");
@@ -233,7 +243,7 @@ mod tests {
             Done { violations: text(), untried: text(), ..done("one server", "kill") },
             Done { risks: text(), ..done("one server", "server-kill") },
             Done { lost_without_fence: 0, ..done("one server", "pause") },
-            done("without persistence", "server-forgets"),
+            Done { violations: text(), ..done("without persistence", "server-forgets") },
         ];
         for done in bad {
             assert!(done.complaint().is_some() && done.is_conclusive(), "{done:?}");
@@ -245,6 +255,26 @@ mod tests {
         for done in good {
             assert_eq!(done.complaint(), None);
         }
+    }
+
+    /// Also of a selection that leaves out a whole group, as one of all stores leaves out the libraries.
+    #[test]
+    fn a_run_takes_the_place_of_its_own_row_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("runs.jsonl");
+        let rows =
+            [done("redsync", "mixed"), done("one server", "kill"), Done { seed: 2, ..done("one server", "kill") }];
+        let mut runs = Runs::of(&path).expect("a new file");
+        rows.iter().for_each(|row| runs.add(row.clone()).expect("written"));
+        let mut runs = Runs::of(&path).expect("the file");
+        let Ok(Command::Run(plain)) = crate::args::parse([]) else { panic!("no options") };
+        let case = Case::named("redis", "one server", "kill").expect("a case");
+        let row = Done { commit: "2e7675d".into(), ..rows[1].clone() };
+        runs.add(row.clone()).expect("written");
+        assert!(!runs.is_done(&case, 1, &plain, "2e7675d"), "all that is selected runs again");
+        assert!(runs.is_done(&case, 1, &Options { resume: true, ..plain }, "2e7675d"));
+        let kept = Runs::of(&path).expect("the file");
+        assert_eq!(kept.all(), [rows[0].clone(), rows[2].clone(), row]);
     }
 
     #[test]

@@ -6,12 +6,16 @@
 //! start from what got far. That is coverage by outcomes, not by branches, which stable Rust cannot see.
 //!
 //! A reader must not panic and must not hang. The input that did is printed as a Rust literal: put it into the corpus.
-//! Whether a reader makes much of little, its target has to check.
+//! It must not make much of little either: `cargo xtask fuzz` limits the memory of the process. A process that asks for
+//! more is aborted and prints nothing, so the input that is read is written to the folder `OARLOCK_FUZZ_INPUTS`, if that
+//! is set.
 
 mod mutate;
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,8 +101,14 @@ pub fn fuzz_at_least(
     kept.extend_from_slice(more);
     assert!(!kept.is_empty(), "{name}: no corpus in {}", corpus.display());
     let watched = Watched::start(name);
+    let written = std::env::var_os("OARLOCK_FUZZ_INPUTS").map(|folder| Written::to(Path::new(&folder), name));
+    assert!(!matches!(written, Some(Err(_))), "{name}: no file for its inputs: {written:?}");
     let run = |input: &[u8]| {
         watched.begins(input);
+        if let Some(Ok(file)) = &written {
+            let done = file.begins(input);
+            assert!(done.is_ok(), "{name}: its input cannot be written: {done:?}");
+        }
         let seen = catch_unwind(AssertUnwindSafe(|| read(input)));
         watched.ends();
         seen.unwrap_or_else(|panic| {
@@ -121,6 +131,22 @@ pub fn fuzz_at_least(
     }
     println!("{name}: {inputs} inputs in {:.1} s, {} outcomes", started.elapsed().as_secs_f64(), seen.len());
     Report { inputs, outcomes: seen.len() }
+}
+
+/// The input that is read, as a file: what is left of a process that is aborted.
+#[derive(Debug)]
+struct Written(File);
+
+impl Written {
+    fn to(folder: &Path, name: &str) -> std::io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        File::create(folder.join(name)).map(Self)
+    }
+
+    fn begins(&self, input: &[u8]) -> std::io::Result<()> {
+        self.0.set_len(0)?;
+        self.0.write_all_at(input, 0)
+    }
 }
 
 fn files(folder: &Path) -> Vec<Vec<u8>> {
@@ -202,6 +228,17 @@ mod tests {
             })
         }));
         assert!(panics.is_err(), "three bytes were not found");
+    }
+
+    #[test]
+    fn the_input_that_is_read_is_in_a_file() {
+        let folder = std::env::temp_dir().join(format!("oarlock-fuzz-{}", std::process::id()));
+        let written = Written::to(&folder, "tests").unwrap();
+        for input in [&b"a long input"[..], b"short", b""] {
+            written.begins(input).unwrap();
+            assert_eq!(std::fs::read(folder.join("tests")).unwrap(), input);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod zookeeper_tls;
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub use self::etcd_cluster::EtcdCluster;
 pub use self::etcd_tls::EtcdTlsProgram;
 pub use self::flavour::{Flavour, SqlServer};
 pub use self::mariadb::MariaDbProgram;
-pub use self::missing::Missing;
+pub use self::missing::{Missing, newer};
 pub use self::mysql::MySqlProgram;
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
@@ -111,6 +111,15 @@ pub type PgBouncer = Server<PgBouncerProgram>;
 
 /// Settings beyond those that a server gets anyway, by the names it has for them itself. The last of a name counts.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
+
+/// The setting of Redis and etcd that names another program: a newer server with the same data.
+pub const PROGRAM: &str = "program";
+
+/// The program that the settings name, or this one; and all other settings.
+fn program_in<'a>(settings: Settings<'a>, own: &Path) -> (PathBuf, Vec<(&'a str, &'a str)>) {
+    let (named, others): (Vec<_>, Vec<_>) = settings.iter().partition(|(name, _)| *name == PROGRAM);
+    (named.last().map_or_else(|| own.to_owned(), |(_, path)| path.into()), others)
+}
 
 /// A server that does not answer after this has failed to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);

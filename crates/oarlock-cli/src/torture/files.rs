@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oarlock_core::text::quoted;
 use oarlock_torture::judge::judge;
-use oarlock_torture::record::{OARLOCK, Record};
+use oarlock_torture::record::{FaultKind, OARLOCK, Record};
 use oarlock_torture::render;
 
 use crate::cmd::torture::{ReplayArgs, TortureRunArgs};
@@ -52,6 +52,14 @@ pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
         return Err(Failure::usage(format!(
             "every second worker was another build: name it with --also (it was {build})"
         )));
+    }
+    // Without its command, or with another fault more, the seed means another storm.
+    match (header.faults.contains(&FaultKind::Command), args.fault_cmd.is_some()) {
+        (true, false) => {
+            return Err(Failure::usage("this run also broke the servers: name its command with --fault-cmd"));
+        }
+        (false, true) => return Err(Failure::usage("this run had no fault command: leave --fault-cmd out")),
+        _ => {}
     }
     Ok(TortureRunArgs {
         duration: Duration::from_millis(header.duration_ms),

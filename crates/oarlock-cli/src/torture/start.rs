@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use oarlock::Locks;
 use oarlock::driver::{MAX_TTL, MIN_TTL};
 use oarlock_torture::judge::judge;
-use oarlock_torture::record::{FaultKind, Header, LockKind, LockSpec, OARLOCK, VERSION};
+use oarlock_torture::record::{FaultKind, Header, LockKind, LockSpec, MOST_CLAIMS, OARLOCK, VERSION};
 use oarlock_torture::run::clean::{LOCKS, clean};
 use oarlock_torture::run::{Progress, Server, Setup, run};
 
@@ -40,6 +40,11 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
     if !(MIN_TTL..=MAX_TTL).contains(&args.ttl) {
         return Err(Failure::usage("--ttl: a lease is between 50 ms and 30 days long"));
     }
+    if claims(args) > MOST_CLAIMS {
+        return Err(Failure::usage(format!(
+            "a run makes at most {MOST_CLAIMS} claims, so that its history can be read: lower --rate, --duration or --ttl"
+        )));
+    }
     let store = Store::new(&args.store)?;
     if store.url.scheme() == "mem" {
         let message = "the locks of mem: exist in one process only, so that no other process can contend for them";
@@ -50,6 +55,12 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
     let done = runtime.block_on(start(args, &store));
     runtime.shutdown_background();
     done
+}
+
+/// How many claims a run may make: its scenes alone take about 25 leases, and each fault has some seconds for its takeover.
+fn claims(args: &TortureRunArgs) -> u64 {
+    let span = args.duration.max(args.ttl * 30) + Duration::from_secs(60);
+    span.as_secs().saturating_mul(args.rate.unwrap_or(NEAR_RATE).into())
 }
 
 async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {

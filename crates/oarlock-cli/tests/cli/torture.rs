@@ -6,6 +6,8 @@ use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, RedisCluster, RedisTls, Zo
 use rustix::process::Signal;
 use serde_json::Value;
 
+use oarlock_torture::record::EVENTS_OF_A_CLAIM;
+
 use super::support::{Done, Running, TestContext, await_death, await_true, children, finish, is_alive};
 
 /// A run with a short lease takes a quarter of a minute, and several times that on a busy machine.
@@ -61,6 +63,10 @@ fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
     }
     assert!(found["figures"]["faults"]["cut"].is_null(), "there is no connection to cut: {found:#}");
     assert_eq!(names(&context, &url), "");
+    // The longest run that is allowed can be read: each claim has no more events than that counts on.
+    let text = text_of(&run.history);
+    let (events, asked) = (text.lines().count(), text.matches("\"ev\":\"asked\"").count());
+    assert!(events < asked * EVENTS_OF_A_CLAIM, "{events} events of {asked} claims");
 
     let check = finish(context.bare(["torture", "check", &run.history, "-o", "json"]));
     let again: Value = serde_json::from_str(&check.out).unwrap();
@@ -80,15 +86,22 @@ fn the_embedded_store_is_ok_and_its_history_can_be_read_again() {
 
     // No program is taken from a file, and none is left out in silence.
     let (header, events) = (text_of(&run.history), context.path("other.jsonl"));
-    for (field, value, flag) in [("lock", "python3 other.py", "--with"), ("also", "oarlock 0.0.1", "--also")] {
+    for (field, value, flag, word) in [
+        ("lock", "python3 other.py".into(), "--with", "python3 other.py"),
+        ("also", "oarlock 0.0.1".into(), "--also", "oarlock 0.0.1"),
+        ("faults", serde_json::json!(["pause", "command"]), "--fault-cmd", "broke the servers"),
+    ] {
         let (first, rest) = header.split_once('\n').unwrap();
         let mut first: Value = serde_json::from_str(first).unwrap();
-        first[field] = value.into();
+        first[field] = value;
         std::fs::write(&events, format!("{first}\n{rest}")).unwrap();
         let done = finish(context.bare(["torture", "replay", &events, "-u", &url]));
         assert_eq!((done.code, done.out.as_str()), (Some(64), ""), "{done:?}");
-        assert!(done.err.contains(flag) && done.err.contains(value), "{done:?}");
+        assert!(done.err.contains(flag) && done.err.contains(word), "{done:?}");
     }
+    let done = finish(context.bare(["torture", "replay", &run.history, "-u", &url, "--fault-cmd", "true"]));
+    assert_eq!((done.code, done.out.as_str()), (Some(64), ""), "{done:?}");
+    assert!(done.err.contains("no fault command"), "{done:?}");
 
     // An edge is broken: the grants of one worker happened a little earlier.
     let text = std::fs::read_to_string(&run.history).unwrap();
@@ -267,6 +280,12 @@ fn what_cannot_be_tried_is_refused_with_a_reason() {
     for args in [["--duration", "0s"], ["--duration", "2h"], ["--ttl", "1ms"], ["--workers", "1"], ["--faults", "fire"]]
     {
         assert_eq!(torture(&[&["-u", &url], &args[..]].concat()).code, Some(64), "{args:?}");
+    }
+    // Their histories would be too long to be read.
+    for args in [["--rate", "5000", "--duration", "1h"], ["--rate", "5000", "--ttl", "1h"]] {
+        let done = torture(&[&["-u", &url], &args[..]].concat());
+        assert_eq!(done.code, Some(64), "{done:?}");
+        assert!(done.err.contains("--rate"), "{done:?}");
     }
     assert_eq!(torture(&["-u", "redis://127.0.0.1:1"]).code, Some(69));
     assert_eq!(finish(context.bare(["__torture", "1", "torture"])).code, Some(64));

@@ -53,11 +53,27 @@ impl Flawed {
         queue.front() == Some(&claim.id)
     }
 
+    /// The next number of the lock; a claim that asks again has one.
+    fn counted(&self, claim: &Claim) -> Fence {
+        let mut notes = self.notes();
+        if let Some(fence) = notes.fences.get(&claim.id) {
+            return *fence;
+        }
+        let counter = notes.counters.entry(claim.resource.clone()).or_default();
+        *counter += 1;
+        Fence::new(*counter)
+    }
+
     /// The answer takes its time, and the lease is said to begin when it arrives.
     async fn late(&self, ttl: Duration, lease: &mut Lease) {
         tokio::time::sleep(ttl / 3).await;
         lease.from = Some(BootClock.now());
     }
+}
+
+/// It is renewed in time, and ends long after the one in the store.
+fn outlived(ttl: Duration) -> Duration {
+    ttl * 5 / 2
 }
 
 impl Driver for Flawed {
@@ -77,6 +93,8 @@ impl Driver for Flawed {
             (Attempt::Granted(grant), Flaw::ExpiresEarly | Flaw::NeverExpires) => grant.lease.ttl = claim.ttl,
             (Attempt::Granted(grant), Flaw::RepeatsFences) => grant.fence = Fence::new(7),
             (Attempt::Granted(grant), Flaw::FencesFall) => grant.fence = Fence::new(Fence::LIMIT - grant.fence.get()),
+            (Attempt::Granted(grant), Flaw::FencesFallBack) => grant.fence = self.counted(claim),
+            (Attempt::Granted(grant), Flaw::OutlivesItsLease) => grant.lease.ttl = outlived(claim.ttl),
             // Who has waited is answered at once, or both answers of a takeover would be late alike.
             (Attempt::Pending(_), Flaw::CountsFromTheReply) => {
                 self.notes().places.insert(claim.id, claim.id);
@@ -127,6 +145,7 @@ impl Driver for Flawed {
                 (Ok(Renewed::Alive { lease, .. }), Flaw::CountsFromTheReply) => {
                     self.late(renewal.claim.ttl, lease).await;
                 }
+                (Ok(Renewed::Alive { lease, .. }), Flaw::OutlivesItsLease) => lease.ttl = outlived(renewal.claim.ttl),
                 (Ok(answer @ Renewed::Gone(_)), Flaw::RenewsAnyone) => *answer = alive(renewal),
                 _ => {}
             }

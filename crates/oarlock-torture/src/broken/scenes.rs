@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oarlock_core::{Ending, Result};
+use oarlock_core::{Ending, ResourceName, Result};
 
 use super::BrokenStore;
 use super::journal::Journal;
@@ -20,7 +20,10 @@ const LONGER_THAN_ANY_WAIT: Duration = Duration::from_secs(60);
 const STARVES: Duration = Duration::from_secs(4);
 
 /// The locks of the scenes.
-pub(super) const LOCKS: [&str; 7] = ["free", "asked again", "cut off", "ended", "paused", "killed", "ghost"];
+pub(super) const LOCKS: [&str; 8] =
+    ["free", "asked again", "cut off", "ended", "paused", "killed", "ghost", FAILED_OVER];
+
+const FAILED_OVER: &str = "failed over";
 
 /// What a correct lock does where nothing is broken.
 ///
@@ -40,18 +43,20 @@ pub(super) async fn calm(broken: &BrokenStore, journal: &Arc<Journal>) -> Result
 /// # Errors
 /// Any error that the store returns.
 pub(super) async fn all(broken: &BrokenStore, journal: &Arc<Journal>) -> Result<()> {
-    let (cut, told, stopped, killed, ghost) = tokio::join!(
+    let (cut, told, stopped, killed, ghost, failed_over) = tokio::join!(
         a_holder_is_cut_off(broken, journal),
         a_hold_is_ended(broken, journal),
         a_holder_is_stopped(broken, journal),
         a_holder_is_killed(broken, journal),
         a_waiter_is_killed(broken, journal),
+        a_server_is_failed_over(broken, journal),
     );
     cut?;
     told?;
     stopped?;
     killed?;
-    ghost
+    ghost?;
+    failed_over
 }
 
 /// Waits for a lock and gives it back.
@@ -187,6 +192,23 @@ async fn a_holder_is_killed(broken: &BrokenStore, journal: &Arc<Journal>) -> Res
     let (killed, ()) = tokio::join!(killed, follow(&mut second, NAME, PATIENCE));
     second.done();
     killed
+}
+
+/// Another server takes over between two holds. Nothing is to be seen of it where fences outlive their server.
+async fn a_server_is_failed_over(broken: &BrokenStore, journal: &Arc<Journal>) -> Result<()> {
+    let mut first = Contender::with_ttl(broken, journal, LONG_TTL)?;
+    let mut second = Contender::with_ttl(broken, journal, LONG_TTL)?;
+    for _ in 0..4 {
+        follow(&mut first, FAILED_OVER, PATIENCE).await;
+    }
+    if broken.fail_over(&ResourceName::new(FAILED_OVER)?) {
+        let fault = journal.fault(FaultKind::Command, first.w);
+        journal.ended(fault);
+    }
+    follow(&mut second, FAILED_OVER, PATIENCE).await;
+    first.done();
+    second.done();
+    Ok(())
 }
 
 /// The next in the queue is dead when the holder releases.

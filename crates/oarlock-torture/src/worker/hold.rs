@@ -57,7 +57,7 @@ impl Source {
             Self::Oarlock(locks) => locks,
             Self::Peer(peer) => {
                 return match peer.acquire(&name, ttl, job.wait).await {
-                    Taken::Held { fence } => Ok(Hold::Peer(PeerHold { fence, lost: None })),
+                    Taken::Held { fence } => Ok(Hold::Peer(PeerHold::new(fence))),
                     Taken::Busy => Err(Refused { why: "Busy".to_owned(), busy: true }),
                     Taken::Failed(why) => Err(Refused { why: format!("Unreachable: {why}"), busy: false }),
                 };
@@ -120,11 +120,11 @@ impl Hold {
         }
     }
 
-    /// When belief ends by itself.
+    /// When belief ends by itself; of another library, until when it is known to have believed.
     pub(super) fn ends_at(&self) -> Moment {
         match self {
             Self::Oarlock(watched) => watched.guard.ends_at(),
-            Self::Peer(hold) => hold.lost.as_ref().map_or(Moment::NEVER, |(at, _)| *at),
+            Self::Peer(hold) => hold.believed,
         }
     }
 
@@ -134,7 +134,7 @@ impl Hold {
             Self::Oarlock(watched) => {
                 Some(watched.guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string()))
             }
-            Self::Peer(hold) => hold.lost.as_ref().map(|(_, why)| why.clone()),
+            Self::Peer(hold) => hold.lost.clone(),
         }
     }
 

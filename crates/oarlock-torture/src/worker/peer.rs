@@ -100,19 +100,74 @@ impl Peer {
     }
 }
 
-/// A hold of another library. It has no end of its own: the library believes until it is told otherwise.
+/// A hold of another library. It has no end that is known here: the library is asked again and again.
+///
+/// Belief ends when the last question was asked that was answered with "yes". The library may have told its user of the
+/// loss at any time after that, and it may have decided on its answer as soon as it was asked. So no library is accused
+/// of a belief that it did not have; a belief that it had up to the next question is not seen.
 pub(super) struct PeerHold {
     pub(super) fence: Option<u64>,
-    pub(super) lost: Option<(Moment, String)>,
+    /// Until when it is known to have believed.
+    pub(super) believed: Moment,
+    /// Its words when it said that the lock is lost.
+    pub(super) lost: Option<String>,
 }
 
 impl PeerHold {
+    /// A hold that was granted now.
+    pub(super) fn new(fence: Option<u64>) -> Self {
+        Self { fence, believed: now(), lost: None }
+    }
+
     /// Asks the library, once it has not said that the lock is lost.
     pub(super) async fn ask(&mut self, peer: &mut Peer) {
         if self.lost.is_none() {
-            // A library that asks its server may hang; no caller would act meanwhile.
             let asked = now();
-            self.lost = peer.loss().await.map(|why| (asked, why));
+            self.lost = peer.loss().await;
+            if self.lost.is_none() {
+                self.believed = asked;
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::hold::Hold;
+
+    /// A library that takes 200 ms to say "yes", once, and says "no" at once.
+    const LIBRARY: &str = "echo ready library 1
+        while read verb handle rest; do
+          case $verb in
+            lock) echo \"held $handle 0 -\" ;;
+            held) [ -z \"$asked\" ] && sleep 0.2 && echo \"yes $handle\" || echo \"no $handle\"; asked=1 ;;
+            *) echo \"freed $handle 0\" ;;
+          esac
+        done";
+
+    #[tokio::test]
+    async fn belief_ends_with_the_last_question_that_was_answered_with_yes() {
+        let mut launch = std::process::Command::new("env");
+        launch.env("LIBRARY", LIBRARY);
+        let mut peer = Peer::start(launch, "sh -c \"$LIBRARY\"", "", Duration::from_secs(1)).await.unwrap();
+        let taken = peer.acquire("a", Duration::from_secs(1), Duration::ZERO).await;
+        assert!(matches!(taken, Taken::Held { fence: None }));
+
+        let mut hold = PeerHold::new(None);
+        let asks = now();
+        hold.ask(&mut peer).await;
+        let answered = now();
+        let believed = hold.believed;
+        assert!(believed >= asks, "a \"yes\" is proof of belief");
+        assert!(believed + Duration::from_millis(200) <= answered, "what it decided at once may be answered late");
+
+        // It tells its user at once, and is asked for that later.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        hold.ask(&mut peer).await;
+        assert_eq!((hold.believed, hold.lost.as_deref()), (believed, Some("no h1")));
+        let hold = Hold::Peer(hold);
+        assert!(!hold.is_held());
+        assert_eq!((hold.ends_at(), hold.believed_until()), (believed, believed));
     }
 }

@@ -66,7 +66,7 @@ impl Recorder {
         let at = shared.since(Moment::from_nanos(at));
         self.seen.insert(w, at);
         match &mut what {
-            // A library without a deadline of its own believes until it is told.
+            // In older histories another library believes until it is told otherwise.
             What::Granted { until: u64::MAX, .. } | What::Until { until: u64::MAX, .. } => {}
             What::Granted { until, .. } | What::Until { until, .. } => {
                 *until = shared.since(Moment::from_nanos(*until));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use super::{Missing, Program, Server, Settings, contains, missing, probe};
+use super::{Missing, Program, Server, Settings, contains, missing, probe, program_in};
 
 /// How long looking at it from outside may take.
 const POLL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,7 +82,8 @@ impl Program for EtcdProgram {
         const PEER: &str = "http://127.0.0.1:0";
         let url = format!("http://{addr}");
         let cluster = format!("alone={PEER}");
-        let mut command = Command::new(&self.program);
+        let (program, settings) = program_in(settings, &self.program);
+        let mut command = Command::new(program);
         // It reads every setting from the environment as well, and calls through what is named there.
         let is_read = |name: &OsStr| {
             let name = name.as_encoded_bytes().to_ascii_uppercase();
@@ -91,7 +92,8 @@ impl Program for EtcdProgram {
         for (name, _) in std::env::vars_os().filter(|(name, _)| is_read(name)) {
             command.env_remove(name);
         }
-        let (environment, settings): (Vec<_>, Vec<_>) = settings.iter().partition(|(name, _)| *name == "HTTP_PROXY");
+        let (environment, settings): (Vec<_>, Vec<_>) =
+            settings.into_iter().partition(|(name, _)| *name == "HTTP_PROXY");
         command.envs(environment);
         command.arg("--data-dir").arg(folder.join("data"));
         let own = [

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A server that is not installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,19 @@ fn is_required(server: &str, ci: Option<OsString>, required: Option<&str>) -> bo
     is_ci || listed.any(|name| name == server || name == "all")
 }
 
+/// The program of a newer server, as `cargo xtask test --only versions=…` unpacks it under the folder of build products,
+/// behind a script that starts it with its libraries.
+#[must_use]
+pub fn newer(server: &str, file: &str) -> Option<PathBuf> {
+    newer_above(&std::env::current_exe().ok()?, server, file)
+}
+
+fn newer_above(place: &Path, server: &str, file: &str) -> Option<PathBuf> {
+    let mut programs = place.ancestors().map(|folder| folder.join("servers").join(server).join("usr/bin").join(file));
+    // Without the script its libraries are those of the machine, which are older.
+    programs.find(|program| std::fs::read(program).is_ok_and(|text| text.starts_with(b"#!")))
+}
+
 /// Finds a program as a shell would, then in these folders.
 pub(super) fn find(server: &'static str, file: &'static str, folders: &[PathBuf]) -> Result<PathBuf, Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -68,6 +81,19 @@ mod tests {
         assert!(is_required("redis", None, Some("etcd redis")));
         assert!(is_required("redis", None, Some("all")));
         assert!(!is_required("redis", None, Some("etcd,rediss")));
+    }
+
+    #[test]
+    fn a_newer_server_is_behind_a_script() {
+        let target = tempfile::tempdir().expect("a folder");
+        let (folder, here) = (target.path().join("servers/redis/usr/bin"), target.path().join("debug/deps/test"));
+        std::fs::create_dir_all(&folder).expect("made");
+        let (found, program) = (|| newer_above(&here, "redis", "redis-server"), folder.join("redis-server"));
+        assert_eq!(found(), None);
+        std::fs::write(&program, "\x7fELF").expect("written");
+        assert_eq!(found(), None, "it is not wrapped yet");
+        std::fs::write(&program, "#!/bin/sh\n").expect("written");
+        assert_eq!(found(), Some(program));
     }
 
     #[test]

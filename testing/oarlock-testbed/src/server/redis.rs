@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Missing, Program, Settings, missing, probe};
+use super::{Missing, Program, Settings, missing, probe, program_in};
 
 /// `redis-server`.
 #[derive(Debug)]
@@ -23,9 +23,10 @@ impl Program for RedisProgram {
     }
 
     fn command(&self, folder: &Path, addr: SocketAddr, settings: Settings<'_>) -> anyhow::Result<Command> {
-        let mut command = Command::new(&self.program);
+        let (program, settings) = program_in(settings, &self.program);
+        let mut command = Command::new(program);
         command.args(["--bind", &addr.ip().to_string(), "--port", &addr.port().to_string()]).arg("--dir").arg(folder);
-        for (name, value) in [("save", ""), ("appendonly", "yes"), ("appendfsync", "no")].iter().chain(settings) {
+        for (name, value) in [("save", ""), ("appendonly", "yes"), ("appendfsync", "no")].iter().chain(&settings) {
             command.arg(format!("--{name}")).arg(value);
         }
         Ok(command)
