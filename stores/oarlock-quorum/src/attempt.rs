@@ -104,6 +104,7 @@ impl Core {
         memo.iter().for_each(|memo| hold.remember(memo));
         let grant = hold.grant(Lease::of(lease));
         self.registry.keep(hold);
+        self.crowd.taken(&claim.resource);
         self.won.fetch_add(1, Ordering::Relaxed);
         voting.won = true;
         voting.calls.let_late_ones_wait();

@@ -38,7 +38,9 @@ struct Lost {
     at: Instant,
     /// The claim that last held the vote of the first node, and since when.
     met: Option<(ClaimId, Instant)>,
-    /// When a hold of this client ended.
+    /// This client took it while others wanted it, too.
+    among_rivals: bool,
+    /// When such a hold ended.
     released: Option<Instant>,
 }
 
@@ -66,25 +68,31 @@ impl Crowd {
                 known.at = at;
                 return;
             }
-            lost.insert(name.clone(), Lost { at, met: None, released: None });
+            lost.insert(name.clone(), Lost { at, met: None, among_rivals: false, released: None });
             if lost.len().is_power_of_two() {
                 lost.retain(|_, lost| lost.is_recent());
             }
         });
     }
 
-    /// A hold of this client ends.
+    /// A hold of this client begins.
+    pub(super) fn taken(&self, name: &ResourceName) {
+        self.edit(|lost| lost.get_mut(name).into_iter().for_each(|lost| lost.among_rivals = lost.is_recent()));
+    }
+
+    /// A hold of this client has ended, and the nodes know it. A long hold sees no rivals, so those count that were there
+    /// when it began.
     pub(super) fn released(&self, name: &ResourceName) {
         self.edit(|lost| {
             if let Some(lost) = lost.get_mut(name) {
-                lost.released = Some(Instant::now());
+                lost.released = std::mem::take(&mut lost.among_rivals).then(Instant::now);
             }
         });
     }
 
     /// Until when this client leaves a name to others, because it had it last.
     pub(super) fn stands_back(&self, name: &ResourceName) -> Option<Instant> {
-        let until = |lost: &Lost| lost.released.filter(|_| lost.is_recent()).map(|released| released + STANDS_BACK);
+        let until = |lost: &Lost| lost.released.map(|released| released + STANDS_BACK);
         self.edit(|lost| lost.get(name).and_then(until)).filter(|until| *until > Instant::now())
     }
 
@@ -146,18 +154,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_releases_a_contended_name_stands_back_for_a_moment() {
         let crowd = Crowd::default();
-        crowd.released(&name(0));
-        assert_eq!(crowd.stands_back(&name(0)), None, "no other client wants it");
+        let hold = || {
+            crowd.taken(&name(0));
+            crowd.released(&name(0));
+            crowd.stands_back(&name(0))
+        };
+        assert_eq!(hold(), None, "no other client wants it");
         crowd.lost(&name(0));
         assert_eq!(crowd.stands_back(&name(0)), None, "another client had it");
-        crowd.released(&name(0));
-        assert_eq!(crowd.stands_back(&name(0)), Some(Instant::now() + STANDS_BACK));
+        assert_eq!(hold(), Some(Instant::now() + STANDS_BACK));
         assert_eq!(crowd.stands_back(&name(1)), None);
         tokio::time::advance(STANDS_BACK).await;
         assert_eq!(crowd.stands_back(&name(0)), None);
+        crowd.taken(&name(0));
         tokio::time::advance(A_WHILE).await;
         crowd.released(&name(0));
-        assert_eq!(crowd.stands_back(&name(0)), None, "no other client has wanted it for a while");
+        assert_eq!(crowd.stands_back(&name(0)), Some(Instant::now() + STANDS_BACK), "a long hold");
+        tokio::time::advance(STANDS_BACK).await;
+        assert_eq!(hold(), None, "no other client has wanted it for a while");
     }
 
     #[test]

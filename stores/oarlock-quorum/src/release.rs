@@ -19,7 +19,6 @@ impl Core {
         if let Some(hold) = hold.as_ref().filter(|_| !asks) {
             // First, so that votes that come late know it.
             hold.round.end();
-            self.crowd.released(resource);
         }
         let mut end = end.clone();
         if hold.is_some() && matches!(end, End::Withdrawn) {
@@ -44,7 +43,11 @@ impl Core {
         }
         let end = &end;
         let patience = hold.as_ref().map_or(PATIENCE, |hold| self.patience(hold.round.claim.ttl));
-        let (found, failed) = self.release_round(resource, round, end, hold.clone(), patience).await?;
+        let released = self.release_round(resource, round, end, hold.clone(), patience).await;
+        if hold.is_some() && !asks {
+            self.crowd.released(resource);
+        }
+        let (found, failed) = released?;
         if let Some(hold) = hold.filter(|_| !asks) {
             // A node that was not asked, or lost the request, may be up all the same, and would keep its vote for a
             // lease.

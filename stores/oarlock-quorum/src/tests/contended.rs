@@ -66,6 +66,7 @@ async fn who_released_a_contended_name_lets_others_ask_first() {
     };
     assert_eq!((take(&waits).await, take(&waits).await), (Duration::ZERO, Duration::ZERO), "no other client wants it");
     quorum.core.crowd.lost(&waits.resource);
+    assert_eq!(take(&waits).await, Duration::ZERO, "another client had it last");
     assert_eq!(take(&once).await, Duration::ZERO, "a claim that does not wait is answered at once");
     assert_eq!(take(&waits).await, Duration::from_millis(1));
     tokio::time::advance(Duration::from_millis(1)).await;
