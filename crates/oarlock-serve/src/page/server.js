@@ -7,10 +7,12 @@ const token = () => sessionStorage.getItem("oarlock-token");
 
 async function call(path, options = {}) {
   const headers = { ...options.headers };
-  if (token()) headers.authorization = `Bearer ${token()}`;
+  const sent = token();
+  if (sent) headers.authorization = `Bearer ${sent}`;
   const answer = await fetch(path, { ...options, headers, cache: "no-store" });
   if (answer.status === 401) {
-    await askToken(Boolean(token()));
+    // The answer may be late, and about an earlier token than the one that was given since.
+    if (sent === token()) await askToken(Boolean(sent));
     return call(path, options);
   }
   return answer;

@@ -268,6 +268,26 @@ async fn draws_a_change_in_time(store: &Store) {
     server.stop().await;
 }
 
+/// The page sends several requests before it knows that it needs a token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_without_a_token_does_not_ask_for_it_again() {
+    let store = Store::local();
+    let (server, locks) = (Running::guarded(&store).await, store.connect().await);
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let Some(mut browser) = Browser::open(&format!("http://{}/", server.address)).await else { return };
+    browser.until("document.getElementById('token').open").await;
+    let late = "window.late = new Promise((answered) => window.answer = answered); const real = window.fetch; \
+        window.fetch = async (...asked) => { window.fetch = real; const said = await real(...asked); await window.late; \
+        return said; }; window.after = call('/v1/locks').then((said) => said.status); true";
+    assert_eq!(browser.eval(late), true);
+    sign_in(&mut browser, TOKEN).await;
+    browser.until("document.querySelectorAll('#space .row').length === 1").await;
+    assert_eq!(browser.eval("window.answer(); window.after"), 200, "it is asked once more, with the token");
+    assert_eq!(browser.eval("document.getElementById('token').open"), false);
+    guard.release().await.unwrap();
+    server.stop().await;
+}
+
 /// Names and labels of a stranger are text, and what cannot be seen in them is shown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_writes_text_and_nothing_else() {
