@@ -1,6 +1,6 @@
 """Takes and releases locks of `oarlock serve` while pages are open, and prints each minute what the server uses, and at
-the end how fast its memory grew in the second half: port, seconds, pages, file with its process id. Each tenth lock is
-left to its lease of five seconds."""
+the end how fast its memory grew in the second half: port, seconds, pages, file with its process id, how many clients
+(2), and how many of their locks come to one that is left to its lease of five seconds (10)."""
 
 import http.client
 import json
@@ -12,9 +12,11 @@ import time
 
 PORT, SECONDS, PAGES = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 PID = int(open(sys.argv[4]).read())
+CLIENTS = int(sys.argv[5]) if len(sys.argv) > 5 else 2
+LEFT = int(sys.argv[6]) if len(sys.argv) > 6 else 10
 BEGAN = time.time()
 END = BEGAN + SECONDS
-locks = [0, 0]
+locks = [0] * CLIENTS
 
 
 def page():
@@ -43,14 +45,14 @@ def churn(number):
     while time.time() < END:
         path = f"/v1/locks/churn%2F{number}%2F{locks[number] % 500}"
         granted = post(path, {"ttl_ms": 5000})
-        if "lease" in granted and locks[number] % 10:
+        if "lease" in granted and locks[number] % LEFT:
             post(path + "/release", {"lease": granted["lease"]})
         locks[number] += 1
         time.sleep(0.02)
 
 
 threading.Thread(target=read, args=([page() for _ in range(PAGES)],), daemon=True).start()
-for number in range(2):
+for number in range(CLIENTS):
     threading.Thread(target=churn, args=(number,), daemon=True).start()
 samples = []
 while time.time() < END:
