@@ -51,8 +51,8 @@ pub(crate) enum ServerFault {
     Failover,
     /// It is stopped for so long that another server takes over, and goes on.
     FreezeLeader,
-    /// It is cut off from the other servers, and not from its clients. A master without `min_replicas` is cut off from its
-    /// replicas a little earlier.
+    /// It is cut off from the other servers, and not from its clients, which reach all other servers too. A master without
+    /// `min_replicas` is cut off from its replicas a little earlier.
     CutLeader,
     /// The master dies with grants that no replica has.
     LostFailover,
