@@ -88,6 +88,7 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
     if let Some(failure) = failure {
         return Err(failure.context("a server fault failed"));
     }
+    servers.check().context("a server fault was without effect")?;
     let found = std::fs::read_to_string(&output)?;
     let Ok(found) = serde_json::from_str::<Value>(&found) else {
         bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
