@@ -256,13 +256,16 @@ pub enum What {
     Read { w: u32, op: u64, lock: String, fence: u64, fenced: Option<u64>, plain: u64 },
     /// It wrote the counters: what it had read, and one.
     Wrote { w: u32, op: u64, lock: String, fence: u64, fenced: Option<u64>, plain: u64, accepted: bool },
-    /// Its belief ended: released, or lost. `told` is when the holder heard of the loss.
+    /// Its belief ended: released, or lost. `told` is when the holder heard of the loss. Another library is known to have
+    /// believed until the time of this event, and may have believed until `perhaps`.
     Ended {
         w: u32,
         op: u64,
         lost: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         told: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        perhaps: Option<u64>,
     },
     /// It told the driver the same thing twice.
     Repeated { w: u32, verb: String },

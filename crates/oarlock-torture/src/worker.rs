@@ -368,13 +368,19 @@ impl Worker {
         if alone && job.stay > self.mine.ttl() / 2 {
             self.change(&job.lock.name, op, &mut hold).await?;
         }
+        self.give_back(op, hold).await;
+        Ok(())
+    }
+
+    /// Reports the end of a belief, and releases the lock.
+    async fn give_back(&mut self, op: u64, mut hold: Hold) {
         // Another library has believed until now only if it says so now.
         self.source.look(&mut hold).await;
         let (ended, is_held) = (hold.believed_until(), hold.is_held());
         let (told, lost) = if is_held { (None, None) } else { (hold.told().await, hold.loss()) };
-        report_at(ended, &What::Ended { w, op, lost, told: told.map(Moment::as_nanos) });
+        let (told, perhaps) = (told.map(Moment::as_nanos), hold.perhaps().map(Moment::as_nanos));
+        report_at(ended, &What::Ended { w: self.mine.w, op, lost, told, perhaps });
         self.source.release(hold).await;
-        Ok(())
     }
 
     /// Reads both counters and writes them one larger, as a program does that checks its lock before it begins, and not
@@ -431,8 +437,7 @@ impl Worker {
                     Ok(hold) => {
                         let until = hold.ends_at().as_nanos();
                         report(&What::Granted { w, op, fence: hold.fence(), until });
-                        report_at(hold.believed_until(), &What::Ended { w, op, lost: None, told: None });
-                        self.source.release(hold).await;
+                        self.give_back(op, hold).await;
                         break;
                     }
                     Err(Refused { why, .. }) => {

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::cases::{Case, Fault};
 use crate::deployments::Topology;
 use crate::load::{LOADS, STORES};
+use crate::runs::Done;
 
 pub(crate) const HELP: &str = "\
 cargo xtask faults [--resume [--any-commit]] [--only STORE]… [--fault FAULT]… [--runs N] [--seconds S] [--jobs J]
@@ -74,7 +76,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// A part of the cases alone must not take the place of all.
+    /// A part of the cases is tried by hand and written nowhere, unless it goes on with what is written.
     pub(crate) fn is_dry(&self) -> bool {
         let is_whole = self.only.is_empty() && self.faults.is_empty();
         self.dry || !(self.resume || is_whole)
@@ -86,8 +88,16 @@ impl Options {
         self.only.is_empty() && !topology.library || self.only.iter().any(named)
     }
 
-    pub(crate) fn selects_fault(&self, name: &str) -> bool {
-        self.faults.is_empty() || self.faults.iter().any(|fault| fault == name)
+    /// Whether a case of a topology that is selected is to be run.
+    pub(crate) fn selects_case(&self, case: &Case) -> bool {
+        let is_named = self.faults.is_empty() || self.faults.iter().any(|fault| fault == case.name());
+        is_named && (case.fault != Fault::TwoBuilds || self.also.is_some())
+    }
+
+    /// Whether a run of the file is of a case and a seed that are selected. What is wrong with others is not of this run.
+    pub(crate) fn covers(&self, done: &Done) -> bool {
+        let is_selected = |case: Case| self.selects(case.topology) && self.selects_case(&case);
+        done.seed <= self.runs && done.case().is_some_and(is_selected)
     }
 }
 
@@ -234,6 +244,22 @@ mod tests {
         assert_eq!(load("--only load --for 2m"), (String::new(), "redis".into(), 120));
         let chosen = "--only load/queue --only load/held --on etcd --on postgres";
         assert_eq!(load(chosen), ("queue held".into(), "etcd postgres".into(), 600));
+    }
+
+    /// A plain run with one seed is not failed by what the file has of other seeds and other groups.
+    #[test]
+    fn only_what_was_selected_can_fail_a_run() {
+        let covers = |line: &str, (store, topology, fault): (&str, &str, &str), seed: u64| {
+            let Ok(Command::Run(options)) = parsed(line) else { panic!("{line}") };
+            let case = Case::named(store, topology, fault).expect("a case");
+            options.covers(&Done::of(&case, seed, 15))
+        };
+        let (kill, library) = (("redis", "one server", "kill"), ("redis", "redsync", "mixed"));
+        let builds = ("redis", "one server", "two-builds");
+        assert!(covers("", kill, 1) && covers("--runs 3", kill, 3) && covers("--also x", builds, 1));
+        assert!(!covers("", kill, 2) && !covers("", library, 1) && !covers("", builds, 1));
+        assert!(covers("--only libraries", library, 1) && !covers("--only libraries", kill, 1));
+        assert!(covers("--only redis --fault kill", kill, 1) && !covers("--only redis --fault cut", kill, 1));
     }
 
     #[test]

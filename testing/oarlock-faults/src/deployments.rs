@@ -8,13 +8,14 @@ mod sentinel;
 mod single;
 mod sql;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use oarlock_testbed::server::{
-    EtcdProgram, MariaDbProgram, MySqlProgram, PostgresProgram, RedisProgram, ZooKeeperProgram, newer,
+    EtcdProgram, MariaDbProgram, MySqlProgram, PostgresProgram, RedisProgram, ZooKeeperProgram, newer, redis_command,
 };
 use oarlock_testbed::{Etcd, MariaDb, MariaDbClock, MySql, Postgres, PostgresClock, Redis, RedisClock, ZooKeeper};
 use serde_json::Value;
@@ -51,8 +52,8 @@ pub(crate) enum ServerFault {
     Failover,
     /// It is stopped for so long that another server takes over, and goes on.
     FreezeLeader,
-    /// It is cut off from the other servers, and not from its clients. A master without `min_replicas` is cut off from its
-    /// replicas a little earlier.
+    /// It is cut off from the other servers, and not from its clients, which reach all other servers too. A master without
+    /// `min_replicas` is cut off from its replicas a little earlier.
     CutLeader,
     /// The master dies with grants that no replica has.
     LostFailover,
@@ -112,6 +113,11 @@ pub(crate) trait Deployment {
 
     /// Breaks them, and returns when they serve again.
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()>;
+
+    /// After a run: whether its faults did what they are to do.
+    fn check(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     /// The version of the first server.
     fn version(&self) -> String {
@@ -197,7 +203,7 @@ const fn topology(
 }
 
 /// A newer server, by its folder and its program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Newer {
     server: &'static str,
     program: &'static str,
@@ -206,6 +212,24 @@ pub(crate) struct Newer {
 impl Newer {
     const REDIS: Self = Self { server: "redis", program: "redis-server" };
     const ETCD: Self = Self { server: "etcd", program: "etcd" };
+
+    /// Writes a key of its data, past Oarlock.
+    fn write(self, addr: SocketAddr, key: &str, value: &str) -> anyhow::Result<()> {
+        if self == Self::REDIS {
+            redis_command(addr, &["SET", key, value])?;
+        } else {
+            etcdctl(addr, &["put", key, value])?;
+        }
+        Ok(())
+    }
+
+    /// The value of a key; nothing if there is none.
+    fn read(self, addr: SocketAddr, key: &str) -> anyhow::Result<String> {
+        if self == Self::REDIS {
+            return Ok(redis_command(addr, &["GET", key])?);
+        }
+        Ok(etcdctl(addr, &["get", key, "--print-value-only"])?.trim().to_owned())
+    }
 
     fn program(&self) -> Option<PathBuf> {
         newer(self.server, self.program)
@@ -217,6 +241,15 @@ impl Newer {
         let why = || format!("there is no newer {program}: `cargo xtask test --only versions={server}` gets it");
         if self.program().is_some() { None } else { Some(why()) }
     }
+}
+
+/// What `etcdctl` says when asked this.
+fn etcdctl(addr: SocketAddr, words: &[&str]) -> anyhow::Result<String> {
+    let mut ctl = Command::new("etcdctl");
+    let done = ctl.env("ETCDCTL_API", "3").arg(format!("--endpoints=http://{addr}")).args(words).output();
+    let done = done.context("cannot start etcdctl")?;
+    ensure!(done.status.success(), "etcdctl {words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 /// A server that a newer one takes the place of, with the same data.
@@ -274,7 +307,7 @@ pub(crate) static ALL: &[Topology] = &[
     servers_only(topology("redis", "without persistence", 2000, &[ServerFault::Forget], || {
         single::start(Redis::start_with, &[("appendonly", "no")])
     })),
-    upgraded("redis", 1000, Newer::REDIS, || single::start_older(Redis::start_with, Newer::REDIS)),
+    upgraded("redis", 2000, Newer::REDIS, || single::start_older(Redis::start_with, Newer::REDIS)),
     upgraded("etcd", 2000, Newer::ETCD, || single::start_older(Etcd::start_with, Newer::ETCD)),
     moved_clock("redis", || single::start_clocked(RedisClock::start_with)),
     moved_clock("postgres", || single::start_clocked(PostgresClock::start_with)),

@@ -28,7 +28,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 
 use crate::args::{Command, Options};
-use crate::cases::{Case, Fault};
+use crate::cases::Case;
 use crate::deployments::{Deployment, Topology};
 use crate::runs::{Done, Runs};
 
@@ -92,7 +92,7 @@ fn all(options: &Options) -> anyhow::Result<()> {
         report::write(runs.all())?;
     }
     let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
-    wrong.extend(runs.all().iter().filter_map(Done::complaint));
+    wrong.extend(runs.all().iter().filter(|done| options.covers(done)).filter_map(Done::complaint));
     if !wrong.is_empty() {
         bail!("{} runs are not as they must be:\n  {}", wrong.len(), wrong.join("\n  "));
     }
@@ -113,10 +113,7 @@ fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mut
             if is_late() {
                 return Ok(());
             }
-            if case.fault == Fault::TwoBuilds && options.also.is_none() {
-                continue;
-            }
-            if !options.selects_fault(case.name()) || locked(runs).is_done(&case, seed, options, run::commit()) {
+            if !options.selects_case(&case) || locked(runs).is_done(&case, seed, options, run::commit()) {
                 continue;
             }
             if deployment.is_none() || topology.fresh || case.is_fresh() {

@@ -88,6 +88,7 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
     if let Some(failure) = failure {
         return Err(failure.context("a server fault failed"));
     }
+    servers.check().context("a server fault was without effect")?;
     let found = std::fs::read_to_string(&output)?;
     let Ok(found) = serde_json::from_str::<Value>(&found) else {
         bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
@@ -110,7 +111,7 @@ pub(crate) fn commit() -> &'static str {
 }
 
 /// What is tested. A commit of pages or of results changes none of it.
-const CODE: [&str; 5] = ["crates", "stores", "testing", "Cargo.toml", "Cargo.lock"];
+const CODE: [&str; 6] = ["crates", "stores", "testing", "interop", "Cargo.toml", "Cargo.lock"];
 
 /// The last commit that changed the code of this tree; nothing without one.
 fn tested(root: &Path) -> Option<String> {
@@ -247,8 +248,10 @@ mod tests {
         assert_eq!(commit("docs/measurements/fault-runs.jsonl", "{}"), code);
         let next = commit("Cargo.lock", "2");
         assert!(next.is_some() && next != code, "{next:?}");
+        let peer = commit("interop/python/peer.py", "1");
+        assert!(peer.is_some() && peer != next, "the programs that drive other libraries are code: {peer:?}");
         write("crates/lock.rs", "2");
-        assert_eq!(tested(folder.path()), next.map(|commit| commit + DIRTY));
+        assert_eq!(tested(folder.path()), peer.map(|commit| commit + DIRTY));
     }
 
     #[test]

@@ -40,11 +40,6 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
     if !(MIN_TTL..=MAX_TTL).contains(&args.ttl) {
         return Err(Failure::usage("--ttl: a lease is between 50 ms and 30 days long"));
     }
-    if claims(args) > MOST_CLAIMS {
-        return Err(Failure::usage(format!(
-            "a run makes at most {MOST_CLAIMS} claims, so that its history can be read: lower --rate, --duration or --ttl"
-        )));
-    }
     let store = Store::new(&args.store)?;
     if store.url.scheme() == "mem" {
         let message = "the locks of mem: exist in one process only, so that no other process can contend for them";
@@ -58,9 +53,9 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
 }
 
 /// How many claims a run may make: its scenes alone take about 25 leases, and each fault has some seconds for its takeover.
-fn claims(args: &TortureRunArgs) -> u64 {
-    let span = args.duration.max(args.ttl * 30) + Duration::from_secs(60);
-    span.as_secs().saturating_mul(args.rate.unwrap_or(NEAR_RATE).into())
+fn claims(duration: Duration, ttl: Duration, rate: u32) -> u64 {
+    let span = duration.max(ttl * 30) + Duration::from_secs(60);
+    span.as_secs().saturating_mul(rate.into())
 }
 
 async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
@@ -73,6 +68,12 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
         servers(args, store).await?
     };
     let header = Header { also, ..header(args, store, &locks, &servers, untried) };
+    // Only now is it known how far the servers are, and so how often they are asked.
+    if claims(args.duration, args.ttl, header.rate) > MOST_CLAIMS {
+        return Err(Failure::usage(format!(
+            "a run makes at most {MOST_CLAIMS} claims, so that its history can be read: lower --rate, --duration or --ttl"
+        )));
+    }
     let path = args.history.clone().unwrap_or_else(|| format!("oarlock-torture-{}.jsonl", header.run).into());
     let failed = |error| Failure::os(&format!("cannot write {}", path.display()), error);
     let out = BufWriter::new(File::create(&path).map_err(failed)?);
@@ -293,6 +294,12 @@ fn show_progress(bar: &Bar, progress: Progress) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_lease_fits_where_servers_are_far() {
+        let claims_at = |rate| claims(Duration::from_secs(60), Duration::from_secs(15 * 60), rate);
+        assert!(claims_at(FAR_RATE) <= MOST_CLAIMS && claims_at(NEAR_RATE) > MOST_CLAIMS);
+    }
 
     #[test]
     fn another_build_gets_no_flag_that_it_may_not_know() {

@@ -6,6 +6,7 @@ use oarlock_testbed::{Etcd, MariaDb, Postgres, Redis, RedisCluster, RedisTls, Zo
 use rustix::process::Signal;
 use serde_json::Value;
 
+use oarlock_torture::broken::Flaw;
 use oarlock_torture::record::EVENTS_OF_A_CLAIM;
 
 use super::support::{Done, Running, TestContext, await_death, await_true, children, finish, is_alive};
@@ -311,7 +312,10 @@ fn every_lock_of_the_zoo_is_caught() {
     let found: Value = serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"));
     assert_eq!((done.code, &found["all_right"]), (Some(0), &true.into()), "{found:#}");
     let locks = found["locks"].as_array().unwrap();
-    assert!(locks.len() >= 10, "{found:#}");
+    assert_eq!(locks.len(), Flaw::ALL.len(), "{found:#}");
+    let page = include_str!("../../../../docs/torture.md");
+    let flaws = Flaw::ALL.len() - 1;
+    assert!(page.contains(&format!("runs {flaws} locks that are broken on purpose")), "there are {flaws}");
     for lock in locks {
         let healthy = lock["lock"] == "None";
         assert_eq!(lock["found"].as_array().unwrap().is_empty(), healthy, "{lock:#}");

@@ -153,7 +153,7 @@ impl Contender {
     /// Belief ended then: the lock is released, or was lost.
     pub(super) fn ended(&self, at: Moment, guard: &Guard) {
         let lost = (!guard.is_held()).then(|| guard.loss().map_or_else(|| EXPIRED.to_owned(), |why| why.to_string()));
-        self.journal.add_at(at, Happened::Ended { w: self.w, op: self.op, lost, told: None });
+        self.journal.add_at(at, Happened::Ended { w: self.w, op: self.op, lost, told: None, perhaps: None });
     }
 
     /// It believes nothing after that moment. The last sign of life is before the kill.

@@ -7,7 +7,7 @@ use oarlock_core::clock::Moment;
 use oarlock_core::{Fence, Limit, Weight};
 
 use crate::history::{History, Hold};
-use crate::record::{LockKind, Record, What};
+use crate::record::{LockKind, OARLOCK, Record, What};
 use crate::worker::CANCELLED;
 
 /// What the reason of a claim begins with that the store refused.
@@ -29,6 +29,8 @@ pub struct Belief {
     pub granted: Option<(u64, u64)>,
     /// When belief ended, or waiting.
     pub ended: u64,
+    /// Until when another library may have believed: not before `ended`.
+    pub perhaps: u64,
     /// How it ended.
     pub end: BeliefEnd,
 }
@@ -57,6 +59,7 @@ struct Reports<'a> {
     granted: Option<(u64, u64)>,
     until: Option<u64>,
     ended: Option<(u64, BeliefEnd)>,
+    perhaps: Option<u64>,
 }
 
 /// Every acquisition of a history, in order of requests.
@@ -80,9 +83,10 @@ pub fn beliefs(record: &Record) -> Vec<Belief> {
                 let of = reports.entry((*w, *op)).or_default();
                 of.until = of.until.max(Some(*until));
             }
-            What::Ended { w, op, lost, .. } => {
-                reports.entry((*w, *op)).or_default().ended =
-                    Some((at, lost.clone().map_or(BeliefEnd::Released, BeliefEnd::Lost)));
+            What::Ended { w, op, lost, perhaps, .. } => {
+                let of = reports.entry((*w, *op)).or_default();
+                of.ended = Some((at, lost.clone().map_or(BeliefEnd::Released, BeliefEnd::Lost)));
+                of.perhaps = *perhaps;
             }
             What::GaveUp { w, op, why } => {
                 reports.entry((*w, *op)).or_default().ended = Some((at, BeliefEnd::GaveUp(why.clone())));
@@ -93,8 +97,14 @@ pub fn beliefs(record: &Record) -> Vec<Belief> {
             _ => {}
         }
     }
-    let mut beliefs: Vec<_> =
-        reports.into_iter().filter_map(|((w, _), reports)| belief(w, reports, deaths.get(&w).copied(), last)).collect();
+    let is_ours = record.header.lock == OARLOCK;
+    let of = |((w, _), reports): (_, Reports<'_>)| {
+        let died = deaths.get(&w).copied();
+        // Another library that said nothing more may have believed until it died.
+        let silent = if is_ours || reports.ended.is_some() { None } else { Some(died.unwrap_or(last)) };
+        belief(w, Reports { perhaps: reports.perhaps.or(silent), ..reports }, died, last)
+    };
+    let mut beliefs: Vec<_> = reports.into_iter().filter_map(of).collect();
     beliefs.sort_by_key(|belief| belief.asked);
     beliefs
 }
@@ -112,7 +122,8 @@ fn belief(w: u32, reports: Reports<'_>, died: Option<u64>, last: u64) -> Option<
     // the end of its lease.
     let granted = reports.granted.map(|(at, fence)| (at.min(ended), fence));
     let asked = granted.map_or(asked, |(granted, _)| asked.min(granted));
-    Some(Belief { w, lock: lock.to_owned(), units, asked, granted, ended, end })
+    let perhaps = reports.perhaps.map_or(ended, |perhaps| perhaps.max(ended));
+    Some(Belief { w, lock: lock.to_owned(), units, asked, granted, ended, perhaps, end })
 }
 
 /// When a phase began.

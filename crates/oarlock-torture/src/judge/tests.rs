@@ -66,7 +66,7 @@ impl Run {
         run.fence += 1;
         let fence = run.fence;
         run.add(720, What::Granted { w: 1, op: 9091, fence, until: 900 * MS });
-        run.add(730, What::Ended { w: 1, op: 9091, lost: None, told: None });
+        run.add(730, What::Ended { w: 1, op: 9091, lost: None, told: None, perhaps: None });
         run.add(2000, What::Drained { w: 1, failed: None });
         run.add(2001, What::Left { lock: "a".to_owned(), holders: Some(0), waiters: Some(0) });
         run
@@ -83,7 +83,7 @@ impl Run {
         self.add(at + 1, What::Granted { w, op, fence, until: (at + 100) * MS });
         self.value += 1;
         self.wrote(at + 2, w, fence, true, self.value);
-        self.add(at + span, What::Ended { w, op, lost: None, told: None });
+        self.add(at + span, What::Ended { w, op, lost: None, told: None, perhaps: None });
     }
 
     fn wrote(&mut self, at: u64, w: u32, fence: u64, accepted: bool, plain: u64) {
@@ -332,7 +332,7 @@ fn a_late_takeover_is_a_violation() {
     run.add(1110, What::Asked { w: 1, op: 81, lock: "a".to_owned(), units: None });
     run.add(1120, What::Died { w: 3, why: "killed".to_owned() });
     run.add(20_000, What::Granted { w: 1, op: 81, fence: 81, until: 20_100 * MS });
-    run.add(20_010, What::Ended { w: 1, op: 81, lost: None, told: None });
+    run.add(20_010, What::Ended { w: 1, op: 81, lost: None, told: None, perhaps: None });
     run.add(20_020, What::Done);
     run.record.events.retain(|event| !matches!(&event.what, What::Phase { name } if name == "storm"));
     run.add(20_015, What::Phase { name: "storm".to_owned() });
@@ -404,7 +404,7 @@ fn a_grant_that_is_reported_after_its_lease_is_judged_by_its_lease() {
         run.fence = 40;
         run.hold(1, 1200, 20);
         if ended {
-            run.add(1100, What::Ended { w: 5, op: 1, lost: Some("expired".to_owned()), told: None });
+            run.add(1100, What::Ended { w: 5, op: 1, lost: Some("expired".to_owned()), told: None, perhaps: None });
         }
         run.add(1500, What::Died { w: 5, why: "killed".to_owned() });
         let mut again = Run { record: run.record.clone(), fence: run.fence, value: run.value };
@@ -457,6 +457,57 @@ fn a_peer_whose_lease_ended_while_it_was_stopped_is_a_risk_in_words() {
     }
 }
 
+/// A library whose last "yes" was asked for at 1005 ms; then it was stopped from 1010 to `until` ms, when it said "no" or
+/// died. The next one is granted the lock at `next`.
+fn silent_peer(next: u64, until: u64, died: bool) -> Judgement {
+    let mut run = Run::new();
+    store(&mut run, "unknown", "none");
+    run.record.header.lock = "another library".to_owned();
+    let (w, op) = (5, 5000);
+    run.add(1000, What::Asked { w, op, lock: "a".to_owned(), units: None });
+    run.add(1001, What::Granted { w, op, fence: 0, until: 1001 * MS });
+    run.add(1005, What::Until { w, op, until: 1005 * MS });
+    run.add(1010, What::Fault { id: 50, kind: FaultKind::Pause, w: Some(w), host: None });
+    run.add(until, What::FaultEnded { id: 50, effect: None, reset: false });
+    if died {
+        run.add(until, What::Died { w, why: "killed".to_owned() });
+    } else {
+        let lost = Some("no h1".to_owned());
+        run.add(1005, What::Ended { w, op, lost, told: None, perhaps: Some(until * MS) });
+    }
+    run.hold(1, next, 10);
+    run.judge()
+}
+
+#[test]
+fn a_peer_that_may_have_held_is_a_risk_in_words_and_never_a_violation() {
+    for died in [false, true] {
+        // A whole stop, and a gap between two questions.
+        for (next, until) in [(1120, 1400), (1015, 1020)] {
+            let risk = silent_peer(next, until, died);
+            let risks: Vec<_> = risk.findings.iter().filter(|finding| finding.ruling > Ruling::Inconclusive).collect();
+            assert_eq!((risk.ruling, risks.len(), risks[0].name), (Ruling::RiskSeen, 1, "PerhapsOverlap"), "{risk:#?}");
+            let words = format!("worker 5 may have held it until 1.{:03}000 s", until - 1000);
+            assert!(risks[0].what.contains(&words) && risks[0].what.ends_with("of 1.005000 s"), "{risks:?}");
+            assert!(risks[0].excuse.is_some_and(|words| words.contains("last \"yes\"")), "{risks:?}");
+        }
+        let after = silent_peer(1410, 1400, died);
+        assert!(after.ruling < Ruling::RiskSeen, "its \"no\" came first: {after:#?}");
+    }
+    // What is certain is said once.
+    let certain = stopped_peer(1, 1120, 1210);
+    assert!(!names(&certain).contains(&"PerhapsOverlap"), "{certain:#?}");
+    // Oarlock's belief ends with its lease, whatever its process did.
+    let mut run = Run::new();
+    run.add(1000, What::Asked { w: 5, op: 1, lock: "a".to_owned(), units: None });
+    run.fence += 1;
+    let fence = run.fence;
+    run.add(1001, What::Granted { w: 5, op: 1, fence, until: 1100 * MS });
+    run.add(1400, What::Died { w: 5, why: "killed".to_owned() });
+    run.hold(1, 1120, 10);
+    assert_eq!(run.judge().ruling, Ruling::Ok);
+}
+
 #[test]
 fn a_fault_that_was_left_out_is_told_apart_from_one_that_failed() {
     let mut run = Run::new();
@@ -487,7 +538,10 @@ fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_n
         run.fence += 1;
         let fence = run.fence;
         run.add(1001, What::Granted { w: 1, op: 7, fence, until: 1100 * MS });
-        run.add(1100, What::Ended { w: 1, op: 7, lost: Some("expired".to_owned()), told: Some(told * MS) });
+        run.add(
+            1100,
+            What::Ended { w: 1, op: 7, lost: Some("expired".to_owned()), told: Some(told * MS), perhaps: None },
+        );
         if let Some((from, to)) = stopped {
             run.add(from, What::Fault { id: 91, kind: FaultKind::Pause, w: Some(1), host: None });
             run.add(to, What::FaultEnded { id: 91, effect: None, reset: false });

@@ -42,7 +42,7 @@ fn small() -> Record {
         Event { at: 3, what: What::Granted { w: 0, op: 1, fence: (1 << 53) - 1, until: 9 } },
         Event { at: 4, what: What::Fault { id: 1, kind: FaultKind::LostReply, w: Some(0), host: None } },
         Event { at: 5, what: What::FaultEnded { id: 1, effect: Some(1), reset: false } },
-        Event { at: 6, what: What::Ended { w: 0, op: 1, lost: Some("expired".to_owned()), told: None } },
+        Event { at: 6, what: What::Ended { w: 0, op: 1, lost: Some("expired".to_owned()), told: None, perhaps: None } },
         Event { at: 7, what: What::Done },
     ];
     Record { header: header(), events }

@@ -105,7 +105,7 @@ impl<'a> Timeline<'a> {
                 let _ = write!(svg, "<text x=\"{begin:.1}\" y=\"{:.1}\">{}</text>", y + 9.0, band.kind.words());
             }
         }
-        for belief in self.beliefs.iter().filter(|belief| belief.asked < to && belief.ended > from) {
+        for belief in self.beliefs.iter().filter(|belief| belief.asked < to && belief.perhaps > from) {
             let Some(y) = self.lane(belief.w) else { continue };
             if left == 0 {
                 let _ = write!(svg, "<text x=\"{LEFT}\" y=\"12\">too many holds: only the first are drawn</text>");
@@ -205,6 +205,16 @@ impl<'a> Timeline<'a> {
             if edge.is_empty() { "0" } else { "1" },
             escaped(&title)
         );
+        if belief.perhaps > belief.ended {
+            let wide = (x(belief.perhaps) - end).max(0.6);
+            let _ = write!(
+                svg,
+                "<rect x=\"{end:.1}\" y=\"{:.1}\" width=\"{wide:.1}\" height=\"12\" fill=\"{colour}\" \
+                 fill-opacity=\"0.3\"><title>may have held until {:.4} s</title></rect>",
+                y + 12.0,
+                seconds(belief.perhaps)
+            );
+        }
         if belief.end == BeliefEnd::Died {
             let _ = write!(svg, "<text x=\"{end:.1}\" y=\"{:.1}\">&#x271D;</text>", y + 12.0);
         }

@@ -157,6 +157,14 @@ impl Hold {
         Some(told.ok().and_then(Result::ok).unwrap_or_else(now))
     }
 
+    /// Until when another library may have believed. Oarlock's belief ends at a known moment.
+    pub(super) fn perhaps(&self) -> Option<Moment> {
+        match self {
+            Self::Oarlock(_) => None,
+            Self::Peer(hold) => Some(hold.perhaps()),
+        }
+    }
+
     /// The end of belief if it has passed, else now.
     pub(super) fn believed_until(&self) -> Moment {
         now().min(self.ends_at())

@@ -102,21 +102,23 @@ impl Peer {
 
 /// A hold of another library. It has no end that is known here: the library is asked again and again.
 ///
-/// Belief ends when the last question was asked that was answered with "yes". The library may have told its user of the
-/// loss at any time after that, and it may have decided on its answer as soon as it was asked. So no library is accused
-/// of a belief that it did not have; a belief that it had up to the next question is not seen.
+/// It is known to have believed until the last question was asked that it answered with "yes": it may have decided on its
+/// answer as soon as it was asked, and it may have told its user of a loss at any time after that. So no library is
+/// accused of a belief that it did not have. It may have believed until its "no" came, or until its lock was given back.
 pub(super) struct PeerHold {
     pub(super) fence: Option<u64>,
     /// Until when it is known to have believed.
     pub(super) believed: Moment,
     /// Its words when it said that the lock is lost.
     pub(super) lost: Option<String>,
+    /// When it said that.
+    refused: Option<Moment>,
 }
 
 impl PeerHold {
     /// A hold that was granted now.
     pub(super) fn new(fence: Option<u64>) -> Self {
-        Self { fence, believed: now(), lost: None }
+        Self { fence, believed: now(), lost: None, refused: None }
     }
 
     /// Asks the library, once it has not said that the lock is lost.
@@ -126,8 +128,15 @@ impl PeerHold {
             self.lost = peer.loss().await;
             if self.lost.is_none() {
                 self.believed = asked;
+            } else {
+                self.refused = Some(now());
             }
         }
+    }
+
+    /// Until when it may have believed: until its "no", or else until now.
+    pub(super) fn perhaps(&self) -> Moment {
+        self.refused.unwrap_or_else(now)
     }
 }
 
@@ -147,7 +156,7 @@ mod tests {
         done";
 
     #[tokio::test]
-    async fn belief_ends_with_the_last_question_that_was_answered_with_yes() {
+    async fn belief_is_certain_until_the_last_question_that_was_answered_with_yes() {
         let mut launch = std::process::Command::new("env");
         launch.env("LIBRARY", LIBRARY);
         let mut peer = Peer::start(launch, "sh -c \"$LIBRARY\"", "", Duration::from_secs(1)).await.unwrap();
@@ -161,13 +170,18 @@ mod tests {
         let believed = hold.believed;
         assert!(believed >= asks, "a \"yes\" is proof of belief");
         assert!(believed + Duration::from_millis(200) <= answered, "what it decided at once may be answered late");
+        assert!(hold.perhaps() >= answered, "it may believe until it says that it does not");
 
         // It tells its user at once, and is asked for that later.
         tokio::time::sleep(Duration::from_millis(50)).await;
+        let asks = now();
         hold.ask(&mut peer).await;
+        let answered = now();
         assert_eq!((hold.believed, hold.lost.as_deref()), (believed, Some("no h1")));
+        tokio::time::sleep(Duration::from_millis(5)).await;
         let hold = Hold::Peer(hold);
         assert!(!hold.is_held());
         assert_eq!((hold.ends_at(), hold.believed_until()), (believed, believed));
+        assert!(hold.perhaps().is_some_and(|perhaps| (asks..=answered).contains(&perhaps)), "until its \"no\"");
     }
 }

@@ -73,7 +73,11 @@ impl Recorder {
                 let lease = Duration::from_nanos(until.saturating_sub(at));
                 shared.change(|status| status.lease = status.lease.max(lease));
             }
-            What::Ended { told: Some(told), .. } => *told = shared.since(Moment::from_nanos(*told)),
+            What::Ended { told, perhaps, .. } => {
+                for moment in [told, perhaps].into_iter().flatten() {
+                    *moment = shared.since(Moment::from_nanos(*moment));
+                }
+            }
             What::Read { op, lock, fence, fenced, plain, .. } => {
                 // It is stopped with its answer under way, between its read and its write.
                 if shared.look(|status| status.stop_at_read == Some(w)) {

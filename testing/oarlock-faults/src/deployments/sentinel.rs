@@ -149,7 +149,7 @@ impl Deployment for Sentinel {
             if self.min_replicas == 0 {
                 return replaced;
             }
-            // Its clients go on to ask the old one.
+            // The old one stays cut off for a while. Clients reach all Sentinels, and go to the new one when it is named.
             wait(lease, 0.0, 0.5, random);
             let joined = self.join();
             return replaced.and(joined);
