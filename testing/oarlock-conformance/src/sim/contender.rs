@@ -161,7 +161,9 @@ impl Contender {
             }
         }
         let granted = self.clock.now();
-        let mut records: Vec<_> = helds.iter().map(|held| self.recorder(request, asked)(held)).collect();
+        // The process may have been stopped between the grant and this task, for longer than a lease.
+        let believed = helds.iter().filter(|held| held.is_held());
+        let mut records: Vec<_> = believed.map(|held| self.recorder(request, asked)(held)).collect();
         if self.stay(request, &holding).await {
             let slept = lock(&self.log).suspended(granted, self.clock.now());
             let slept = slept + self.process().stops.stopped(granted, self.clock.now());
@@ -195,7 +197,7 @@ impl Contender {
                 };
                 self.faults.note(request.name(), "adopted");
                 let adopted = guard.held();
-                let believed = || self.processes[other].stops.watch(&adopted);
+                let believed = || self.processes[other].stops.watch_for_another(&adopted);
                 records = holds
                     .into_iter()
                     .map(|hold| Recorded::continues(&self.log, self.clock, hold, believed()))

@@ -86,6 +86,20 @@ impl Stops {
         Believed { belief, stops: self.clone() }
     }
 
+    /// As [`watch`](Self::watch), where a task of another process has the hold, which may be stopped when this one notices
+    /// the loss.
+    pub(super) fn watch_for_another(self: &Arc<Self>, held: &Held) -> Believed {
+        let believed = self.watch(held);
+        let (belief, clock, held) = (Arc::downgrade(&believed.belief), self.clock, held.clone());
+        tokio::spawn(async move {
+            held.lost().await;
+            if let Some(belief) = belief.upgrade() {
+                lock(&belief.ended).get_or_insert(clock.now());
+            }
+        });
+        believed
+    }
+
     /// For how long it was stopped between two moments.
     pub(super) fn stopped(&self, from: Moment, to: Moment) -> Duration {
         lock(&self.state).spans.iter().map(|(begun, ended)| (*ended).min(to).since((*begun).max(from))).sum()
