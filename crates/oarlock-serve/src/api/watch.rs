@@ -333,6 +333,23 @@ mod tests {
         assert!(shown.note(&lock, at(24), at(24)), "it is free");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn the_stream_of_a_lock_that_does_not_change_has_heartbeats_and_no_events() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
+        let watched = Watched { name: ResourceName::new("x").unwrap(), shows: true, lease: None };
+        let (sender, mut reader) = tokio::sync::mpsc::channel(1);
+        let stream = tokio::spawn(async move { follow(&state, &watched, &Events::to(sender)).await });
+        assert!(reader.recv().await.unwrap().starts_with(b"event: lock\n"));
+        let began = tokio::time::Instant::now();
+        for beat in 1..=3 {
+            assert_eq!(reader.recv().await.unwrap(), ":\n\n");
+            let (after, due) = (began.elapsed(), sse::HEARTBEAT * beat);
+            assert!(after >= due && after < due + Duration::from_secs(1), "{after:?}");
+        }
+        stream.abort();
+    }
+
     fn at(seconds: u64) -> Moment {
         Moment::ZERO + Duration::from_secs(seconds)
     }
