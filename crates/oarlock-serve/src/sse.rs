@@ -120,7 +120,7 @@ where
 fn client_of(state: &State, call: &Call) -> Option<String> {
     let name = &call.client.name;
     if state.config.is_shared(call.peer) {
-        return (state.config.access.names().len() > 1).then(|| name.clone());
+        return state.config.has_names().then(|| name.clone());
     }
     Some(format!("{name} {}", quota::network(call.peer)))
 }
