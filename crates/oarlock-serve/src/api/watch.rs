@@ -148,9 +148,13 @@ async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Resul
             }
             // The server ends.
             Ok(Err(_)) => return Ok(()),
-            Err(_) => belief.note_here(lease.and_then(|lease| known(state, lease))),
+            Err(_) => {}
         }
         // Belief ends before the lease: a client that did not renew is told before the store grants to another.
+        if belief.has_ended(now()) {
+            // Whatever it was that came just now: the client may have renewed since the store was last read.
+            belief.note_here(lease.and_then(|lease| known(state, lease)));
+        }
         if belief.has_ended(now()) {
             return tell_lost(events, &ending.map_or(LossReason::Expired, LossReason::Broken)).await;
         }
