@@ -124,7 +124,11 @@ async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Resul
                     }
                 }
             }
-            Some(Seen { lock: Err(detail), .. }) => events.send_json("trouble", &json!({ "detail": detail })).await?,
+            Some(Seen { lock: Err(detail), .. }) => {
+                events.send_json("trouble", &json!({ "detail": detail })).await?;
+                // The next read is shown, also if nothing has changed: the trouble is over.
+                shown = Shown::new(renewals);
+            }
         }
         // A store that does not answer must not delay the end of belief.
         let limit = belief.ends_at.map_or(Duration::MAX, |ends_at| ends_at.since(now()));

@@ -230,6 +230,20 @@ async fn a_lease_that_does_not_count_down_is_told_once() {
     server.stop().await;
 }
 
+/// What is shown after trouble is over, also if it is what was shown before.
+#[tokio::test]
+async fn a_lock_is_shown_again_after_trouble() {
+    let (server, locks, seen) = counting(10).await;
+    let _guard = locks.mutex("x").lock().await.unwrap();
+    let mut stream = server.events("/v1/locks/x/watch", &[]).await;
+    let shown = stream.next("lock").await;
+    seen.is_down.store(true, SeqCst);
+    stream.next("trouble").await;
+    seen.is_down.store(false, SeqCst);
+    assert_eq!(stream.next("lock").await["holders"][0]["fence"], shown["holders"][0]["fence"]);
+    server.stop().await;
+}
+
 /// A page takes `locks` for a new beginning, and would show that there are none while the store does not answer.
 #[tokio::test]
 async fn only_the_first_event_of_all_locks_is_a_new_beginning() {
