@@ -241,10 +241,11 @@ pub(crate) async fn poll(
     }
 }
 
-/// Of what is asked for. How long one request waits is no part of it.
+/// Of what is asked for. How long it waits is no part of it: a client that repeats its request sends what is left.
 fn digest(path: &str, body: &[u8]) -> [u8; 32] {
     let mut body: serde_json::Map<_, _> = serde_json::from_slice(body).unwrap_or_default();
     body.remove("poll_ms");
+    body.remove("wait_ms");
     let body = serde_json::Value::Object(body).to_string();
     Sha256::new().chain_update(path).chain_update([0]).chain_update(body).finalize().into()
 }
@@ -486,10 +487,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_for_what_is_asked_for_and_not_for_how_long_one_request_waits() {
+    fn a_key_stands_for_what_is_asked_for_and_not_for_how_long_it_waits() {
         let of = |body: &str| digest("/x", body.as_bytes());
-        assert_eq!(of(r#"{"wait_ms":5,"poll_ms":1}"#), of(r#"{"poll_ms":2, "wait_ms":5}"#));
-        assert_ne!(of(r#"{"wait_ms":5}"#), of(r#"{"wait_ms":6}"#));
+        assert_eq!(of(r#"{"wait_ms":5,"poll_ms":1}"#), of(r#"{"poll_ms":2, "wait_ms":4}"#));
+        assert_ne!(of(r#"{"ttl_ms":5000}"#), of(r#"{"ttl_ms":6000}"#));
         assert_ne!(of(""), digest("/y", b""));
     }
 }
