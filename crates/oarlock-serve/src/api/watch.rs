@@ -387,7 +387,8 @@ mod tests {
         assert!(reader.recv().await.unwrap().starts_with(b"event: lock\n"));
         let began = tokio::time::Instant::now();
         for beat in 1..=3 {
-            assert_eq!(reader.recv().await.unwrap(), ":\n\n");
+            let next = tokio::time::timeout(2 * sse::HEARTBEAT, reader.recv()).await;
+            assert_eq!(next.expect("in time").unwrap(), ":\n\n");
             let (after, due) = (began.elapsed(), sse::HEARTBEAT * beat);
             assert!(after >= due && after < due + Duration::from_secs(1), "{after:?}");
         }
