@@ -66,7 +66,7 @@ class Client:
         With `watch`, a thread follows the stream of the lease: a break and a loss are told at once. It takes a connection
         for each lock.
         """
-        body = {"kind": kind, "ttl_ms": round(ttl * 1000), "wait_ms": round(wait * 1000)}
+        body = {"kind": kind, "ttl_ms": round(ttl * 1000)}
         body.update({key: value for key, value in (("permits", permits), ("take", take)) if value is not None})
         body["label"] = {"host": socket.gethostname(), "pid": os.getpid(), **(label or {})}
         if reason is not None:
@@ -76,6 +76,8 @@ class Client:
         give_up = end + ttl
         while True:
             sent = _now()
+            # A server that does not know the key, after a restart, waits for what is left.
+            body["wait_ms"] = max(round((end - sent) * 1000), 0)
             try:
                 status, answer = self._send("POST", self._path(name), body, key)
             except (OSError, http.client.HTTPException):
@@ -89,10 +91,9 @@ class Client:
                     # The server ends, or cannot reach the store: it has given up the request. Begin anew, there or at
                     # the next server, for what is left of the wait.
                     time.sleep(min(1, left))
-                    body["wait_ms"] = max(round((end - _now()) * 1000), 0)
                     key = {"Idempotency-Key": str(uuid.uuid4())}
                     continue
-                if error.code not in ("too-fast", "too-many-requests") or _now() > give_up:
+                if error.code not in ("no-answer", "too-fast", "too-many-requests") or _now() > give_up:
                     raise
                 time.sleep(1)
                 continue
@@ -142,7 +143,9 @@ def _problem(refused):
         problem = json.load(refused)
         return {"code": problem["code"], "detail": problem["detail"]}
     except (ValueError, KeyError, TypeError):
-        return {"code": "unexpected", "detail": f"the server answered with status {refused.code}"}
+        # A proxy answers for a server that does not.
+        code = "no-answer" if refused.code in (502, 503, 504) else "unexpected"
+        return {"code": code, "detail": f"the server answered with status {refused.code}"}
 
 
 class Lock:

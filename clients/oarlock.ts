@@ -103,35 +103,36 @@ export class Client {
       permits,
       take,
       ttl_ms: Math.round(ttl * 1000),
-      wait_ms: Math.round(wait * 1000),
       label: reason === undefined ? label : { ...label, reason },
     };
     // The same key again joins the same request: no answer that is lost can cost a lock or a place in the queue.
     let headers = { "Idempotency-Key": crypto.randomUUID() };
-    const end = Date.now() + wait * 1000;
+    const end = performance.now() + wait * 1000;
     const giveUp = end + ttl * 1000;
     // A URL that is none fails at once, and not after all tries.
     new URL(this.#url);
     for (;;) {
       const sent = clocks();
+      // A server that does not know the key, after a restart, waits for what is left.
+      const wait_ms = Math.max(Math.round(end - sent.steady), 0);
       try {
-        const answer = await this.send("POST", path(name), body, headers, AbortSignal.timeout(REQUEST_MS));
+        const signal = AbortSignal.timeout(REQUEST_MS);
+        const answer = await this.send("POST", path(name), { ...body, wait_ms }, headers, signal);
         if (answer.status === 201) {
           return new Lock(this, name, (await answer.json()) as Granted, sent, watch);
         }
         await answer.body?.cancel();
       } catch (error) {
         const code = error instanceof OarlockError ? error.code : "no-answer";
-        const left = end - Date.now();
+        const left = end - performance.now();
         if (["closing", "unreachable"].includes(code) && left > 0) {
           // The server ends, or cannot reach the store: it has given up the request. Begin anew, there or at the next
           // server, for what is left of the wait.
           await sleep(Math.min(1000, left));
-          body.wait_ms = Math.max(Math.round(end - Date.now()), 0);
           headers = { "Idempotency-Key": crypto.randomUUID() };
           continue;
         }
-        if (!["no-answer", "too-fast", "too-many-requests"].includes(code) || Date.now() > giveUp) {
+        if (!["no-answer", "too-fast", "too-many-requests"].includes(code) || performance.now() > giveUp) {
           throw error;
         }
         await sleep(code === "no-answer" ? 200 : 1000);
@@ -169,7 +170,9 @@ export class Client {
       return answer;
     }
     const problem = (await answer.json().catch(() => ({}))) as { code?: string; detail?: string };
-    const { code = "unexpected", detail = `the server answered with status ${answer.status}` } = problem;
+    // A proxy answers for a server that does not.
+    const unknown = [502, 503, 504].includes(answer.status) ? "no-answer" : "unexpected";
+    const { code = unknown, detail = `the server answered with status ${answer.status}` } = problem;
     const Kind = code === "busy" ? Busy : code === "lost" ? Lost : OarlockError;
     throw new Kind(code, detail);
   }

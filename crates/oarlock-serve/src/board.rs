@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::access::{Client, Right};
 use crate::state::{State, wall_millis};
-use crate::view::Lock;
+use crate::view::{self, Lock};
 
 /// How often the store is sampled while a page is open.
 const LIVE: Duration = Duration::from_millis(500);
@@ -96,6 +96,8 @@ pub(crate) struct Row {
     pub(crate) lock: Lock,
     /// When it was read: its ages count from then.
     pub(crate) at_ms: i64,
+    /// When it was read first with these holders and waiters: a renewal is no change.
+    pub(crate) changed_ms: i64,
     /// It may have been read so much earlier: so long the listing took.
     took_ms: i64,
     /// As it is sent to pages.
@@ -202,7 +204,7 @@ async fn take(state: &State) -> Duration {
         _ => Duration::ZERO,
     };
     let before = state.board.last();
-    let sample = next(&before, listed, wall_millis(), took);
+    let sample = next(&before, listed, wall_millis(), took, state.counts_down());
     if sample.trouble.is_none() {
         state.history.note(&before, &sample);
     }
@@ -211,7 +213,13 @@ async fn take(state: &State) -> Duration {
 }
 
 /// The sample after `before`; the listing took so long.
-fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i64, took: Duration) -> Sample {
+fn next(
+    before: &Sample,
+    listed: Result<(Vec<ResourceState>, Listing)>,
+    at_ms: i64,
+    took: Duration,
+    counts_down: bool,
+) -> Sample {
     let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX / 2);
     let outdated = |trouble: String, is_up| {
         let (at_ms, rows, listing) = (before.at_ms, before.rows.clone(), before.listing);
@@ -224,8 +232,8 @@ fn next(before: &Sample, listed: Result<(Vec<ResourceState>, Listing)>, at_ms: i
         }
         Ok((states, listing)) => {
             let locks = states.iter().map(Lock::from);
-            let rows: BTreeMap<_, _> =
-                locks.map(|lock| (lock.name.clone(), row(lock, at_ms, took_ms, before))).collect();
+            let rows = locks.map(|lock| (lock.name.clone(), row(lock, at_ms, took_ms, before, counts_down)));
+            let rows: BTreeMap<_, _> = rows.collect();
             Sample { at_ms, rows, trouble: None, is_up: true, listing }
         }
         Err(error) => outdated(error.to_string(), false),
@@ -248,27 +256,23 @@ async fn list(state: &State) -> Result<(Vec<ResourceState>, Listing)> {
 }
 
 /// The row of the last sample if nothing has changed but the time.
-fn row(lock: Lock, at_ms: i64, took_ms: i64, before: &Sample) -> Arc<Row> {
+fn row(lock: Lock, at_ms: i64, took_ms: i64, before: &Sample, counts_down: bool) -> Arc<Row> {
     // A store with many locks, or a slow one, is listed for so long that times differ: all rows would be sent to all pages
     // again and again.
-    if let Some(row) = before.rows.get(&lock.name)
-        && is_same(&row.lock, &lock, at_ms - row.at_ms, JITTER_MS + took_ms.max(row.took_ms))
+    let alike = before.rows.get(&lock.name).filter(|row| is_alike(&row.lock, &lock));
+    if let Some(row) = alike
+        && is_as_old(&row.lock, &lock, at_ms - row.at_ms, JITTER_MS + took_ms.max(row.took_ms), counts_down)
     {
         return row.clone();
     }
+    let changed_ms = alike.map_or(at_ms, |row| row.changed_ms);
     let mut json = lock.json();
     json["at_ms"] = at_ms.into();
-    Arc::new(Row { at_ms, took_ms, json: json.to_string(), lock })
+    Arc::new(Row { at_ms, changed_ms, took_ms, json: json.to_string(), lock })
 }
 
-/// Whether nothing has changed but the time, which is known to `doubt_ms`.
-fn is_same(before: &Lock, now: &Lock, passed_ms: i64, doubt_ms: i64) -> bool {
-    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let aged = |before: u64, now: u64, by: i64, doubt_ms: i64| {
-        (number(before).saturating_add(by) - number(now)).abs() <= doubt_ms
-    };
-    // A renewal must be seen, however slow the listing is.
-    let lease_doubt = |now: u64| doubt_ms.min(JITTER_MS.max(number(now) / 4));
+/// Whether nothing has changed but the time and the leases.
+fn is_alike(before: &Lock, now: &Lock) -> bool {
     let holders = before.holders.len() == now.holders.len()
         && before.holders.iter().zip(&now.holders).all(|(before, now)| {
             before.claim == now.claim
@@ -276,13 +280,33 @@ fn is_same(before: &Lock, now: &Lock, passed_ms: i64, doubt_ms: i64) -> bool {
                 && before.ending == now.ending
                 && before.value == now.value
                 && before.label == now.label
-                && aged(before.held_ms, now.held_ms, passed_ms, doubt_ms)
-                && aged(before.lease_left_ms, now.lease_left_ms, -passed_ms, lease_doubt(now.lease_left_ms))
         });
     let claims = |lock: &Lock| -> Option<Vec<(String, u32)>> {
         Some(lock.waiters.as_ref()?.iter().map(|waiter| (waiter.claim.clone(), waiter.behind)).collect())
     };
     holders && before.state == now.state && before.waiting == now.waiting && claims(before) == claims(now)
+}
+
+/// Whether the same holders are older, and their leases shorter, by the time that has passed, which is known to
+/// `doubt_ms`: none was renewed.
+fn is_as_old(before: &Lock, now: &Lock, passed_ms: i64, doubt_ms: i64, counts_down: bool) -> bool {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let aged = |before: u64, now: u64, by: i64, doubt_ms: i64| {
+        (number(before).saturating_add(by).max(0) - number(now)).abs() <= doubt_ms
+    };
+    let lease = |before: u64, now: u64| {
+        if !counts_down {
+            return before == now;
+        }
+        // A renewal must be seen, however slow the listing is.
+        let doubt_ms = doubt_ms.min(JITTER_MS.max(number(now) / 4));
+        let exact = |left| view::granularity(Duration::from_millis(left));
+        let whole_ms = i64::try_from(exact(before).min(exact(now)).as_millis()).unwrap_or_default();
+        aged(before, now, -passed_ms, doubt_ms.saturating_add(whole_ms))
+    };
+    before.holders.iter().zip(&now.holders).all(|(before, now)| {
+        aged(before.held_ms, now.held_ms, passed_ms, doubt_ms) && lease(before.lease_left_ms, now.lease_left_ms)
+    })
 }
 
 /// What changed between two samples, for a client that may read some names: the rows, and the names that are gone.
@@ -323,37 +347,67 @@ mod tests {
         let guard = locks.mutex("x").lock().await.unwrap();
         let mut found = lock(&locks).await;
         (found.holders[0].held_ms, found.holders[0].lease_left_ms) = (0, 30_000);
-        let first = row(found, 1000, 0, &Sample::default());
+        let first = row(found, 1000, 0, &Sample::default(), true);
         let before =
             Sample { at_ms: 1000, rows: BTreeMap::from([("x".to_owned(), first.clone())]), ..Sample::default() };
         let mut later = lock(&locks).await;
         (later.holders[0].held_ms, later.holders[0].lease_left_ms) = (5000, 25_100);
-        assert!(Arc::ptr_eq(&row(later.clone(), 6000, 0, &before), &first), "only time has passed");
+        assert!(Arc::ptr_eq(&row(later.clone(), 6000, 0, &before, true), &first), "only time has passed");
         later.holders[0].lease_left_ms = 30_000;
-        assert!(!Arc::ptr_eq(&row(later.clone(), 6000, 0, &before), &first), "it was renewed");
+        assert!(!Arc::ptr_eq(&row(later.clone(), 6000, 0, &before, true), &first), "it was renewed");
         // It was read somewhen in the 3 s of a listing.
         (later.holders[0].held_ms, later.holders[0].lease_left_ms) = (2500, 27_500);
-        assert!(Arc::ptr_eq(&row(later.clone(), 6000, 3000, &before), &first), "a slow listing is no change");
-        assert!(!Arc::ptr_eq(&row(later.clone(), 6000, 0, &before), &first), "a quick one shows one");
+        assert!(Arc::ptr_eq(&row(later.clone(), 6000, 3000, &before, true), &first), "a slow listing is no change");
+        assert!(!Arc::ptr_eq(&row(later.clone(), 6000, 0, &before, true), &first), "a quick one shows one");
         later.holders[0].lease_left_ms = 30_000;
-        assert!(!Arc::ptr_eq(&row(later, 6000, 3000, &before), &first), "a renewal is seen, too");
+        assert!(!Arc::ptr_eq(&row(later, 6000, 3000, &before, true), &first), "a renewal is seen, too");
         guard.release().await.unwrap();
         let (changed, gone) = changes(&before, &Sample::default(), |_| true);
         assert_eq!((changed.len(), gone), (0, vec!["x".to_owned()]));
         assert_eq!(changes(&before, &Sample::default(), |_| false).1.len(), 0, "not told of names it may not read");
     }
 
+    /// ZooKeeper tells the lease of a holder, and not what is left of it; etcd tells whole seconds.
+    #[tokio::test]
+    async fn a_lease_that_does_not_count_down_or_in_whole_seconds_is_sent_once() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let _guard = locks.mutex("x").lock().await.unwrap();
+        let found = lock(&locks).await;
+        let at = |at_ms: u64, left_ms, before: &Sample, counts_down| {
+            let mut found = found.clone();
+            (found.holders[0].held_ms, found.holders[0].lease_left_ms) = (at_ms, left_ms);
+            row(found, i64::try_from(at_ms).unwrap(), 0, before, counts_down)
+        };
+        let sample = |row: &Arc<Row>| Sample {
+            at_ms: row.at_ms,
+            rows: BTreeMap::from([("x".to_owned(), row.clone())]),
+            ..Sample::default()
+        };
+        let constant = at(1000, 30_000, &Sample::default(), false);
+        for at_ms in [1500, 2000, 60_000] {
+            assert!(Arc::ptr_eq(&at(at_ms, 30_000, &sample(&constant), false), &constant), "at {at_ms}");
+        }
+        let whole = at(1000, 30_000, &Sample::default(), true);
+        for (at_ms, left_ms) in [(1500, 30_000), (2000, 29_000), (2900, 29_000), (3000, 28_000), (60_000, 0)] {
+            assert!(Arc::ptr_eq(&at(at_ms, left_ms, &sample(&whole), true), &whole), "at {at_ms}");
+        }
+        let renewed = at(11_000, 30_000, &sample(&whole), true);
+        assert!(renewed.at_ms == 11_000 && renewed.changed_ms == 1000, "a renewal is sent, and is no change");
+        assert_eq!(at(11_500, 30_000, &Sample::default(), true).changed_ms, 11_500);
+    }
+
     #[tokio::test]
     async fn a_scan_that_becomes_too_slow_keeps_the_locks_and_the_store_is_up() {
         let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let _guard = locks.mutex("x").lock().await.unwrap();
-        let scanned = next(&Sample::default(), Ok((locks.list().await.unwrap(), Listing::Scan)), 1000, Duration::ZERO);
+        let scanned =
+            next(&Sample::default(), Ok((locks.list().await.unwrap(), Listing::Scan)), 1000, Duration::ZERO, true);
         assert!(scanned.is_up && scanned.trouble.is_none() && scanned.rows.len() == 1);
-        let slow = next(&scanned, Ok((Vec::new(), Listing::Unsupported)), 2000, SCAN);
+        let slow = next(&scanned, Ok((Vec::new(), Listing::Unsupported)), 2000, SCAN, true);
         assert!(slow.is_up && slow.trouble.is_some() && slow.rows.len() == 1 && slow.at_ms == 1000);
-        let down = next(&slow, Err(oarlock::Error::new(ErrorKind::Unreachable, "away")), 3000, Duration::ZERO);
+        let down = next(&slow, Err(oarlock::Error::new(ErrorKind::Unreachable, "away")), 3000, Duration::ZERO, true);
         assert!(!down.is_up && down.rows.len() == 1);
-        let never = next(&Sample::default(), Ok((Vec::new(), Listing::Unsupported)), 1000, SCAN);
+        let never = next(&Sample::default(), Ok((Vec::new(), Listing::Unsupported)), 1000, SCAN, true);
         assert!(never.is_up && never.trouble.is_none() && never.listing.advice().is_some());
     }
 

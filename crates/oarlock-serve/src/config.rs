@@ -85,6 +85,14 @@ impl Config {
         self.insecure || address.to_canonical().is_loopback()
     }
 
+    /// Whether clients can be told apart by their names, those of tokens or certificates.
+    pub(crate) fn has_names(&self) -> bool {
+        match self.access.names().len() {
+            0 => self.client_ca.is_some(),
+            tokens => tokens > 1,
+        }
+    }
+
     /// Refuses what would be unsafe.
     ///
     /// # Errors
@@ -140,6 +148,16 @@ mod tests {
         assert!(config.check().is_ok(), "a certificate is as good as a token");
         (config.insecure, config.tls) = (true, None);
         assert!(config.check().unwrap_err().to_string().contains("need TLS"), "and shown in TLS alone");
+    }
+
+    #[test]
+    fn tokens_and_certificates_tell_clients_apart() {
+        let mut config = Config::default();
+        assert!(!config.has_names(), "all are anonymous");
+        config.client_ca = Some("ca".into());
+        assert!(config.has_names(), "each has a certificate of its own");
+        config.access = Access::token("0123456789abcdef0123").unwrap();
+        assert!(!config.has_names(), "all have the same token");
     }
 
     #[test]

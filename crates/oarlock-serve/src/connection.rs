@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioIo, TokioTimer};
 use oarlock::{Error, ErrorKind, Result};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -30,6 +31,10 @@ const MAX_HEAD_BYTES: usize = 32 * 1024;
 /// bytes now and then would keep a large answer here for hours.
 const LEAST_TAKEN: usize = 64 * 1024;
 
+/// What the system keeps of an answer. It tells that a client has taken a part only when a third of this is free. Its
+/// own choice may be 4 MiB: a client could take much, and be cut off.
+const SEND_BUFFER: usize = 64 * 1024;
+
 /// How long a connection may take to its first request.
 const FIRST_HEAD: Duration = Duration::from_secs(5);
 
@@ -38,14 +43,17 @@ pub(crate) async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Ar
     let Ok(peer) = stream.peer_addr() else { return };
     // Events are small, and wanted at once.
     let _ = stream.set_nodelay(true);
+    // Linux doubles it, for what it needs itself.
+    let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER);
     let patience = state.config.patience;
+    let stream = Patient::new(stream, patience);
     match tls {
-        None => http(Patient::new(stream, patience), Peer { address: peer.ip(), certificate: None }, state).await,
+        None => http(stream, Peer { address: peer.ip(), certificate: None }, state).await,
         Some(acceptor) => {
             if let Ok(Ok(stream)) = tokio::time::timeout(FIRST_HEAD.min(patience), acceptor.accept(stream)).await {
                 let certificate =
                     stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(fingerprint);
-                http(Patient::new(stream, patience), Peer { address: peer.ip(), certificate }, state).await;
+                http(stream, Peer { address: peer.ip(), certificate }, state).await;
             }
         }
     }

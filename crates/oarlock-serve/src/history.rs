@@ -9,12 +9,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use oarlock::state::{ClaimId, Ending};
 use oarlock::{Error, ErrorKind, Fence, Result};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::board::{Row, Sample};
 use crate::problem::Problem;
@@ -25,6 +26,12 @@ const MAX_ROWS: i64 = 50_000;
 
 /// Jobs that wait for the database; a sample that does not fit is left out.
 const MAX_JOBS: usize = 64;
+
+/// How many of them may read: the others are for samples, which come once.
+const MAX_READS: usize = MAX_JOBS / 2;
+
+/// When a client that found it busy may come back.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// How many of the last holds of a lock are shown, and how many count for percentiles.
 const SHOWN: i64 = 100;
@@ -40,6 +47,8 @@ type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 #[derive(Debug)]
 pub(crate) struct History {
     jobs: mpsc::SyncSender<Job>,
+    /// One for each read that may still begin.
+    reads: Arc<Semaphore>,
     /// Changes that are missing in it.
     missing: Arc<AtomicU64>,
 }
@@ -124,7 +133,7 @@ impl History {
         };
         let thread = thread::Builder::new().name("oarlock-history".to_owned()).spawn(run);
         thread.map_err(|error| Error::new(ErrorKind::Os, "cannot start a thread").because(error))?;
-        Ok(Self { jobs: sender, missing })
+        Ok(Self { jobs: sender, reads: Arc::new(Semaphore::new(MAX_READS)), missing })
     }
 
     /// Notes what changed between two samples.
@@ -170,11 +179,17 @@ impl History {
     pub(crate) async fn of(&self, name: &str) -> std::result::Result<Value, Problem> {
         let (sender, answer) = oneshot::channel();
         let name = name.to_owned();
+        let internal = |detail: String| {
+            let problem = Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, "no-history", detail);
+            problem.retry_after(RETRY)
+        };
+        let busy = || internal("the history is busy: try again".to_owned());
+        let permit = self.reads.clone().try_acquire_owned().map_err(|_| busy())?;
         let sent = self.jobs.try_send(Box::new(move |connection| {
             let _ = sender.send(read(connection, &name));
+            drop(permit);
         }));
-        let internal = |detail: String| Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, "no-history", detail);
-        sent.map_err(|_| internal("the history is busy: try again".to_owned()))?;
+        sent.map_err(|_| busy())?;
         let answer = answer.await.map_err(|_| internal("the history has ended".to_owned()))?;
         answer.map_err(|error| internal(error.to_string()))
     }
@@ -415,6 +430,40 @@ mod tests {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
         assert_eq!(history.missing(), missing, "it goes on");
+    }
+
+    /// Hundreds of pages may read at one moment, and a sample comes once.
+    #[tokio::test]
+    async fn reads_leave_room_for_samples() {
+        let history = History::open(None).unwrap();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let stuck: Job = Box::new(move |_| {
+            let _ = wait.recv();
+        });
+        history.jobs.send(stuck).unwrap();
+        let mut reads: Vec<_> = (0..2 * MAX_JOBS).map(|_| Box::pin(history.of("x"))).collect();
+        let mut refused = 0;
+        for read in &mut reads {
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx))).await;
+            if let std::task::Poll::Ready(answer) = polled {
+                assert_eq!(answer.unwrap_err().code, "no-history");
+                refused += 1;
+            }
+        }
+        assert_eq!(refused, 2 * MAX_JOBS - MAX_READS);
+        history.add(vec![broken(1, "c", "7", "asked")]);
+        assert_eq!(history.missing(), 0, "there is room");
+        drop((go_on, reads));
+        let read = async {
+            loop {
+                if let Ok(read) = history.of("x").await {
+                    return read;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let read = tokio::time::timeout(Duration::from_secs(20), read).await.expect("there is room for reads again");
+        assert_eq!(read["breaks"].as_array().unwrap().len(), 1);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Listed {
     answered: Instant,
     pub(crate) at_ms: i64,
     pub(crate) locks: Result<Vec<ResourceState>, Problem>,
+    /// No request waited for the locks any more, and they were dropped.
+    is_forgotten: bool,
 }
 
 /// The turn of one request, until it is dropped.
@@ -36,16 +38,18 @@ pub(crate) struct Turn(OwnedMutexGuard<Option<Listed>>);
 impl Listings {
     /// Waits for its turn; with the locks as they were after this was called.
     pub(crate) async fn turn(&self, state: &State) -> Turn {
+        // Counted as one that waits before it needs the locks of a moment: they are not forgotten from then on.
+        let last = self.0.clone();
         let called = Instant::now();
-        let mut last = self.0.clone().lock_owned().await;
-        if last.as_ref().is_none_or(|last| last.asked < called) {
+        let mut last = last.lock_owned().await;
+        if last.as_ref().is_none_or(|last| last.asked < called || last.is_forgotten) {
             if let Some(last) = &*last {
                 let rest = (REST * last.answered.saturating_duration_since(last.asked)).min(MAX_REST);
                 tokio::time::sleep_until(last.answered + rest).await;
             }
             let asked = Instant::now();
             let locks = state.locks.list().await.map_err(Problem::from);
-            *last = Some(Listed { asked, answered: Instant::now(), at_ms: wall_millis(), locks });
+            *last = Some(Listed { asked, answered: Instant::now(), at_ms: wall_millis(), locks, is_forgotten: false });
         }
         Turn(last)
     }
@@ -64,7 +68,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let waits = Arc::strong_count(OwnedMutexGuard::mutex(&self.0)) > 2;
         if let Some(last) = self.0.as_mut().filter(|_| !waits) {
-            last.locks = Ok(Vec::new());
+            (last.locks, last.is_forgotten) = (Ok(Vec::new()), true);
         }
     }
 }
@@ -98,5 +102,19 @@ mod tests {
         assert!(state.listings.0.lock().await.as_ref().unwrap().locks.as_ref().unwrap().is_empty(), "forgotten");
         let fourth = state.listings.turn(&state).await;
         assert!(names(&fourth) == 1 && fourth.as_ref().unwrap().asked > asked);
+    }
+
+    /// A request that noted its moment just before the read, and was counted just after the locks were forgotten.
+    #[tokio::test]
+    async fn a_list_that_was_forgotten_is_read_again() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = State::new(locks, crate::config::Config::default()).unwrap();
+        let _guard = state.locks.mutex("x").lock().await.unwrap();
+        drop(state.listings.turn(&state).await);
+        if let Some(last) = state.listings.0.lock().await.as_mut() {
+            last.asked = Instant::now() + Duration::from_secs(60);
+        }
+        let turn = state.listings.turn(&state).await;
+        assert_eq!(turn.as_ref().unwrap().locks.as_ref().unwrap().len(), 1);
     }
 }

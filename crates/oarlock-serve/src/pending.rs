@@ -23,9 +23,10 @@ pub(crate) const ABANDONED: Duration = Duration::from_secs(10);
 /// How long an answer can be repeated.
 const REPEATABLE: Duration = Duration::from_secs(600);
 
-/// How many requests are remembered, of all clients and of each where there are several. Those that have ended make room
-/// for new ones.
+/// How many requests are remembered: of all clients, of a token at all addresses where there are several tokens, and of
+/// each client where there are several. Those that have ended make room for new ones.
 const MAX_REQUESTS: usize = 10_000;
+const MAX_REQUESTS_OF_TOKEN: usize = 5000;
 const MAX_REQUESTS_OF_ONE: usize = 2500;
 
 const MAX_KEY_BYTES: usize = 255;
@@ -42,7 +43,19 @@ type Outcome = Result<Granted, Problem>;
 pub(crate) struct Pending {
     requests: Mutex<Requests>,
     most: usize,
+    most_of_token: usize,
     most_of_one: usize,
+}
+
+/// Which clients a server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clients {
+    /// None can be told from another.
+    One,
+    /// All have the same token, or none.
+    Addresses,
+    /// They have several tokens, or certificates.
+    Names,
 }
 
 /// By the token and the key: a client that repeats its request from another address is still the same.
@@ -50,7 +63,8 @@ type Requests = HashMap<(String, String), Arc<Request>>;
 
 impl Default for Pending {
     fn default() -> Self {
-        Self { requests: Mutex::default(), most: MAX_REQUESTS, most_of_one: MAX_REQUESTS_OF_ONE }
+        let (most, most_of_token, most_of_one) = (MAX_REQUESTS, MAX_REQUESTS_OF_TOKEN, MAX_REQUESTS_OF_ONE);
+        Self { requests: Mutex::default(), most, most_of_token, most_of_one }
     }
 }
 
@@ -120,12 +134,12 @@ impl Pending {
         self.requests().retain(|_, known| !Arc::ptr_eq(known, request));
     }
 
-    /// The request of this key, and whether it is new. `is_alone` if no other client can be told from this one.
+    /// The request of this key, and whether it is new.
     fn join(
         &self,
         leases: &Leases,
         owner: &Owner,
-        is_alone: bool,
+        clients: Clients,
         key: &str,
         digest: [u8; 32],
     ) -> Result<(Arc<Request>, bool), Problem> {
@@ -142,9 +156,12 @@ impl Pending {
             return Ok((request.clone(), false));
         }
         // First its own: a client that sends many makes no room at the cost of others.
-        let of_one = requests.values().filter(|request| request.owner == *owner).count();
-        let has_room = if of_one >= self.most_of_one && !is_alone {
+        let count = |of: &dyn Fn(&Owner) -> bool| requests.values().filter(|request| of(&request.owner)).count();
+        let (of_one, of_token) = (count(&|of| of == owner), count(&|of| of.token() == owner.token()));
+        let has_room = if of_one >= self.most_of_one && clients != Clients::One {
             make_room(&mut requests, leases, |of| of == owner)
+        } else if of_token >= self.most_of_token && clients == Clients::Names {
+            make_room(&mut requests, leases, |of| of.token() == owner.token())
         } else {
             requests.len() < self.most || make_room(&mut requests, leases, |_| true)
         };
@@ -198,8 +215,12 @@ pub(crate) async fn poll(
     path: &str,
 ) -> Result<Polled, Problem> {
     let digest = digest(path, body);
-    let is_alone = state.config.access.names().len() <= 1 && state.config.is_shared(peer);
-    let (request, is_new) = state.pending.join(&state.leases, &wanted.owner, is_alone, key, digest)?;
+    let clients = match (state.config.has_names(), state.config.is_shared(peer)) {
+        (true, _) => Clients::Names,
+        (false, true) => Clients::One,
+        (false, false) => Clients::Addresses,
+    };
+    let (request, is_new) = state.pending.join(&state.leases, &wanted.owner, clients, key, digest)?;
     let (mut outcome, patience) = (request.outcome.subscribe(), wanted.poll);
     // Dropped before `outcome`: when all have left, it is known since when.
     let _leaves = Leaves(&request);
@@ -220,10 +241,11 @@ pub(crate) async fn poll(
     }
 }
 
-/// Of what is asked for. How long one request waits is no part of it.
+/// Of what is asked for. How long it waits is no part of it: a client that repeats its request sends what is left.
 fn digest(path: &str, body: &[u8]) -> [u8; 32] {
     let mut body: serde_json::Map<_, _> = serde_json::from_slice(body).unwrap_or_default();
     body.remove("poll_ms");
+    body.remove("wait_ms");
     let body = serde_json::Value::Object(body).to_string();
     Sha256::new().chain_update(path).chain_update([0]).chain_update(body).finalize().into()
 }
@@ -308,7 +330,7 @@ mod tests {
     }
 
     fn join(state: &State, token: &str, key: &str, digest: [u8; 32]) -> Result<(Arc<Request>, bool), Problem> {
-        state.pending.join(&state.leases, &owner(token), false, key, digest)
+        state.pending.join(&state.leases, &owner(token), Clients::Names, key, digest)
     }
 
     fn wanted(name: &str) -> LockRequest {
@@ -343,7 +365,8 @@ mod tests {
     #[tokio::test]
     async fn requests_that_have_ended_make_room_and_one_client_leaves_room_for_others() {
         let (leases, pending) = (Leases::default(), Pending { most: 5, most_of_one: 3, ..Pending::default() });
-        let join = |client: &str, key: u32| pending.join(&leases, &owner(client), false, &key.to_string(), [0; 32]);
+        let join =
+            |client: &str, key: u32| pending.join(&leases, &owner(client), Clients::Names, &key.to_string(), [0; 32]);
         let ended: Vec<_> = (0..3).map(|key| join("c", key).unwrap().0).collect();
         assert_eq!(join("c", 3).unwrap_err().code, "too-many-requests", "none has ended");
         assert!(join("d", 0).unwrap().1, "another client has room");
@@ -366,13 +389,38 @@ mod tests {
     fn one_token_has_room_at_each_address_and_a_client_that_is_alone_has_all() {
         let (leases, pending) = (Leases::default(), Pending { most: 5, most_of_one: 2, ..Pending::default() });
         let far = owner_at("c", [10, 0, 0, 8].into());
-        let join = |owner: &Owner, is_alone, key: &str| pending.join(&leases, owner, is_alone, key, [0; 32]);
-        assert!(join(&owner("c"), false, "1").is_ok() && join(&owner("c"), false, "2").is_ok());
-        assert_eq!(join(&owner("c"), false, "3").unwrap_err().code, "too-many-requests");
-        assert!(!join(&far, false, "1").unwrap().1, "a repetition from another address is still one");
-        assert!(join(&far, false, "3").unwrap().1, "another address has room of its own");
-        assert!(join(&owner("c"), true, "4").unwrap().1 && join(&owner("c"), true, "5").unwrap().1, "all of it");
-        assert_eq!(join(&owner("c"), true, "6").unwrap_err().code, "too-many-requests");
+        let join = |owner: &Owner, clients, key: &str| pending.join(&leases, owner, clients, key, [0; 32]);
+        let (one, addresses) = (Clients::One, Clients::Addresses);
+        assert!(join(&owner("c"), addresses, "1").is_ok() && join(&owner("c"), addresses, "2").is_ok());
+        assert_eq!(join(&owner("c"), addresses, "3").unwrap_err().code, "too-many-requests");
+        assert!(!join(&far, addresses, "1").unwrap().1, "a repetition from another address is still one");
+        assert!(join(&far, addresses, "3").unwrap().1, "another address has room of its own");
+        assert!(join(&owner("c"), one, "4").unwrap().1 && join(&owner("c"), one, "5").unwrap().1, "all of it");
+        assert_eq!(join(&owner("c"), one, "6").unwrap_err().code, "too-many-requests");
+    }
+
+    #[test]
+    fn one_token_at_many_addresses_leaves_room_for_other_tokens() {
+        let (leases, pending) =
+            (Leases::default(), Pending { most: 6, most_of_token: 3, most_of_one: 2, ..Pending::default() });
+        let join = |token: &str, address: u8, key: u32| {
+            pending.join(
+                &leases,
+                &owner_at(token, [10, 0, 0, address].into()),
+                Clients::Names,
+                &key.to_string(),
+                [0; 32],
+            )
+        };
+        let waiting: Vec<_> = (1..=3).map(|number| join("c", number, number.into()).unwrap().0).collect();
+        for address in 1..=4 {
+            assert_eq!(join("c", address, 9).unwrap_err().code, "too-many-requests", "from address {address}");
+        }
+        assert!((1..=2).all(|key| join("d", 1, key).unwrap().1), "another token has room");
+        *waiting[0].ended.lock().unwrap() = Some(Instant::now());
+        assert!(join("c", 4, 4).unwrap().1, "one has made room");
+        assert!(!join("d", 1, 1).unwrap().1 && !join("d", 1, 2).unwrap().1, "not at the cost of another token");
+        assert!(join("d", 2, 3).unwrap().1);
     }
 
     /// Ready-made clients send a key with every lock, and take as many as their rate permits.
@@ -439,10 +487,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_for_what_is_asked_for_and_not_for_how_long_one_request_waits() {
+    fn a_key_stands_for_what_is_asked_for_and_not_for_how_long_it_waits() {
         let of = |body: &str| digest("/x", body.as_bytes());
-        assert_eq!(of(r#"{"wait_ms":5,"poll_ms":1}"#), of(r#"{"poll_ms":2, "wait_ms":5}"#));
-        assert_ne!(of(r#"{"wait_ms":5}"#), of(r#"{"wait_ms":6}"#));
+        assert_eq!(of(r#"{"wait_ms":5,"poll_ms":1}"#), of(r#"{"poll_ms":2, "wait_ms":4}"#));
+        assert_ne!(of(r#"{"ttl_ms":5000}"#), of(r#"{"ttl_ms":6000}"#));
         assert_ne!(of(""), digest("/y", b""));
     }
 }

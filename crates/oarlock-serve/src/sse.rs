@@ -1,12 +1,13 @@
 //! Streams of server-sent events.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::answer::{self, Answer, AnswerBody};
 use crate::problem::Problem;
@@ -14,8 +15,8 @@ use crate::quota;
 use crate::service::Call;
 use crate::state::State;
 
-/// A comment is sent so often, so that both ends notice when the other is gone.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// A stream on which nothing was sent for so long sends a comment, so that both ends notice when the other is gone.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// The client of a stream is gone, or the server ends.
 #[derive(Debug)]
@@ -25,13 +26,13 @@ pub(crate) struct Closed;
 #[derive(Debug)]
 pub(crate) struct Events {
     sender: mpsc::Sender<Bytes>,
+    last_written: Mutex<Instant>,
 }
 
 impl Events {
     /// To a client that reads from the other end.
-    #[cfg(test)]
     pub(crate) fn to(sender: mpsc::Sender<Bytes>) -> Self {
-        Self { sender }
+        Self { sender, last_written: Mutex::new(Instant::now()) }
     }
 
     /// Sends an event; waits while the client is behind.
@@ -48,7 +49,9 @@ impl Events {
     }
 
     async fn write(&self, bytes: Bytes) -> Result<(), Closed> {
-        self.sender.send(bytes).await.map_err(|_| Closed)
+        self.sender.send(bytes).await.map_err(|_| Closed)?;
+        *self.last_written.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(())
     }
 
     pub(crate) async fn send_json(&self, event: &str, data: &Value) -> Result<(), Closed> {
@@ -63,11 +66,13 @@ impl Events {
     pub(crate) async fn while_open<T>(&self, next: impl Future<Output = T>) -> Result<T, Closed> {
         tokio::pin!(next);
         loop {
+            // Callers that are woken often, and send nothing, do not begin anew.
+            let last_written = *self.last_written.lock().unwrap_or_else(PoisonError::into_inner);
             tokio::select! {
                 biased;
                 next = &mut next => return Ok(next),
                 () = self.sender.closed() => return Err(Closed),
-                () = tokio::time::sleep(HEARTBEAT) => self.beat().await?,
+                () = tokio::time::sleep_until(last_written + HEARTBEAT) => self.beat().await?,
             }
         }
     }
@@ -96,7 +101,7 @@ where
     };
     // One, so that little is kept for a client that reads slowly: it gets what has changed since then.
     let (sender, receiver) = mpsc::channel(1);
-    let (closing, open, produced) = (state.closing.clone(), sender.clone(), produce(Events { sender }));
+    let (closing, open, produced) = (state.closing.clone(), sender.clone(), produce(Events::to(sender)));
     tokio::spawn(async move {
         tokio::select! {
             _ = produced => {}
@@ -115,7 +120,7 @@ where
 fn client_of(state: &State, call: &Call) -> Option<String> {
     let name = &call.client.name;
     if state.config.is_shared(call.peer) {
-        return (state.config.access.names().len() > 1).then(|| name.clone());
+        return state.config.has_names().then(|| name.clone());
     }
     Some(format!("{name} {}", quota::network(call.peer)))
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use oarlock::{Locks, Result};
+use oarlock_core::capabilities::Liveness;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -87,6 +88,11 @@ impl State {
             locks,
             config,
         })
+    }
+
+    /// Whether the store tells what is left of a lease. A hold that ends with a session has the same lease at all times.
+    pub(crate) fn counts_down(&self) -> bool {
+        self.locks.info().capabilities.liveness != Liveness::Session
     }
 }
 

@@ -2,6 +2,7 @@
 //! has one could forge a lease: a digest stands for each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oarlock::Label;
 use oarlock::state::{ClaimId, Ending, HolderState, Kind, Limit, ResourceState, WaiterState, Waiters, Weight};
@@ -119,6 +120,11 @@ impl Lock {
     pub(crate) fn oldest_wait_ms(&self) -> Option<u64> {
         self.waiters.iter().flatten().map(|waiter| waiter.waited_ms).max()
     }
+}
+
+/// How exactly the store tells what is left of a lease: some (etcd) tell whole seconds.
+pub(crate) fn granularity(left: Duration) -> Duration {
+    if left.subsec_millis() == 0 { Duration::from_secs(1) } else { Duration::ZERO }
 }
 
 fn weight(weight: Weight) -> Value {

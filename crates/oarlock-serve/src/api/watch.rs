@@ -1,7 +1,7 @@
 //! Streams: all locks for pages, one lock for its followers, and for a holder whether it still holds.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oarlock::state::{Moment, ResourceName};
@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::service::Call;
 use crate::sse::{self, Closed, Events};
 use crate::state::{State, millis, now, wall_millis};
-use crate::view::{Holder, Lock};
+use crate::view::{self, Holder, Lock};
 
 /// The header with the lease of a client.
 pub(crate) const LEASE: &str = "oarlock-lease";
@@ -84,12 +84,14 @@ struct Watched {
 async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Result<(), Closed> {
     let Watched { name, shows, lease } = watched;
     let lease = lease.as_ref();
-    let (mut shown, mut ending, began) = (Shown::default(), None, now());
+    // A holder that watches its own lease has no use for the renewals of others, which may be many.
+    let renewals = lease.is_none() && state.counts_down();
+    let (mut shown, mut ending, began) = (Shown::new(renewals), None, now());
     let mut belief = Belief { ends_at: lease.and_then(|lease| known(state, lease)), ..Belief::default() };
     let mut followed = followers::follow(state, name);
     let mut samples = state.board.view();
-    let row = |sample: &Sample| sample.rows.get(name.as_str()).map(Arc::downgrade);
-    let (mut sampled, mut is_sample) = (row(&samples.borrow_and_update()), false);
+    let changed_ms = |sample: &Sample| sample.rows.get(name.as_str()).map(|row| row.changed_ms);
+    let (mut sampled, mut is_sample) = (changed_ms(&samples.borrow_and_update()), false);
     loop {
         let seen = if is_sample { None } else { followed.borrow_and_update().clone() };
         match seen {
@@ -113,7 +115,8 @@ async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Resul
                     }
                     match holder {
                         Some(holder) => {
-                            let lease_end = (asked + holder.lease_left, answered + holder.lease_left);
+                            let left = holder.lease_left;
+                            let lease_end = (asked + left, answered + left + view::granularity(left));
                             belief.note(known(state, lease), lease_end);
                         }
                         None if lost(state, lease, events).await? => return Ok(()),
@@ -121,7 +124,11 @@ async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Resul
                     }
                 }
             }
-            Some(Seen { lock: Err(detail), .. }) => events.send_json("trouble", &json!({ "detail": detail })).await?,
+            Some(Seen { lock: Err(detail), .. }) => {
+                events.send_json("trouble", &json!({ "detail": detail })).await?;
+                // The next read is shown, also if nothing has changed: the trouble is over.
+                shown = Shown::new(renewals);
+            }
         }
         // A store that does not answer must not delay the end of belief.
         let limit = belief.ends_at.map_or(Duration::MAX, |ends_at| ends_at.since(now()));
@@ -136,18 +143,22 @@ async fn follow(state: &Arc<State>, watched: &Watched, events: &Events) -> Resul
             Ok(Ok(false)) => {}
             // The history has what a sample has seen.
             Ok(Ok(true)) => {
-                let row = row(&samples.borrow_and_update());
-                if !same(&sampled, &row) {
+                let changed = changed_ms(&samples.borrow_and_update());
+                if sampled != changed {
                     events.send("history", "{}").await?;
-                    sampled = row;
+                    sampled = changed;
                 }
                 is_sample = true;
             }
             // The server ends.
             Ok(Err(_)) => return Ok(()),
-            Err(_) => belief.note_here(lease.and_then(|lease| known(state, lease))),
+            Err(_) => {}
         }
         // Belief ends before the lease: a client that did not renew is told before the store grants to another.
+        if belief.has_ended(now()) {
+            // Whatever it was that came just now: the client may have renewed since the store was last read.
+            belief.note_here(lease.and_then(|lease| known(state, lease)));
+        }
         if belief.has_ended(now()) {
             return tell_lost(events, &ending.map_or(LossReason::Expired, LossReason::Broken)).await;
         }
@@ -167,6 +178,7 @@ fn is_outdated(state: &State, lease: &Lease, asked: Moment) -> bool {
 /// When the client of a lease must stop to believe, as far as this server knows: another one may renew it too.
 #[derive(Debug, Default)]
 struct Belief {
+    /// Not after the end of the lease in the store.
     ends_at: Option<Moment>,
     /// When the lease ends in the store at the latest, as read since `ends_at` was noted; `None` before that.
     lease_end: Option<Moment>,
@@ -183,10 +195,13 @@ impl Belief {
     fn note(&mut self, known: Option<Moment>, (first, last): (Moment, Moment)) {
         if known.is_some() && known != self.ends_at && known != self.outdated {
             (self.ends_at, self.lease_end, self.outdated) = (known, Some(last), None);
+        } else if self.outdated.is_some() {
+            // What its client believes is known to the other server alone.
+            self.ends_at = Some(last);
         } else if self.ends_at.is_some() {
             let before = *self.lease_end.get_or_insert(last);
             if first > before + RENEWED {
-                (self.outdated, self.ends_at) = (self.ends_at, None);
+                (self.outdated, self.ends_at) = (self.ends_at, Some(last));
             }
         }
     }
@@ -197,7 +212,7 @@ impl Belief {
             && known > ends_at
         {
             // The end in the store is read again.
-            (self.ends_at, self.lease_end) = (Some(known), None);
+            (self.ends_at, self.lease_end, self.outdated) = (Some(known), None, None);
         }
     }
 
@@ -206,34 +221,36 @@ impl Belief {
     }
 }
 
-/// Whether two samples have the same row of a lock, or both have none.
-fn same<T>(one: &Option<Weak<T>>, other: &Option<Weak<T>>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => Weak::ptr_eq(one, other),
-        (one, other) => one.is_none() && other.is_none(),
-    }
-}
-
 /// What a stream has shown of its lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shown {
+    /// Whether renewals are shown, too.
+    renewals: bool,
     key: Value,
     /// When the lease of each holder ends at the latest.
     ends: HashMap<String, Moment>,
 }
 
 impl Shown {
+    fn new(renewals: bool) -> Self {
+        Self { renewals, key: Value::Null, ends: HashMap::new() }
+    }
+
     /// Whether there is something new to show: a change, or a lease that was renewed.
     fn note(&mut self, lock: &Lock, asked: Moment, answered: Moment) -> bool {
         let key = key(lock);
         let left = |holder: &Holder| Duration::from_millis(holder.lease_left_ms);
-        let is_renewed =
-            |holder: &Holder| self.ends.get(&holder.claim).is_some_and(|end| asked + left(holder) > *end + RENEWED);
+        // What has no lease is not renewed.
+        let is_renewed = |holder: &Holder| {
+            let end = self.ends.get(&holder.claim).filter(|_| self.renewals && holder.lease_left_ms > 0);
+            end.is_some_and(|end| asked + left(holder) > *end + RENEWED)
+        };
         if self.key == key && !lock.holders.iter().any(is_renewed) {
             return false;
         }
         self.key = key;
-        self.ends = lock.holders.iter().map(|holder| (holder.claim.clone(), answered + left(holder))).collect();
+        let end = |left| answered + left + view::granularity(left);
+        self.ends = lock.holders.iter().map(|holder| (holder.claim.clone(), end(left(holder)))).collect();
         true
     }
 }
@@ -322,7 +339,7 @@ mod tests {
         let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
         let _guard = locks.mutex("x").lock().await.unwrap();
         let mut lock = Lock::from(&locks.inspect("x").await.unwrap());
-        let (mut shown, span) = (Shown::default(), Duration::from_millis);
+        let (mut shown, span) = (Shown::new(true), Duration::from_millis);
         for (asked_s, left_ms, is_shown) in
             [(10, 30_000, true), (20, 20_000, false), (21, 19_200, false), (22, 30_000, true), (23, 29_000, false)]
         {
@@ -331,6 +348,51 @@ mod tests {
         }
         lock.holders.clear();
         assert!(shown.note(&lock, at(24), at(24)), "it is free");
+    }
+
+    /// ZooKeeper tells the lease of a holder, and not what is left of it; etcd tells whole seconds.
+    #[tokio::test]
+    async fn a_lease_that_is_constant_or_told_in_whole_seconds_is_no_renewal() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let _guard = locks.mutex("x").lock().await.unwrap();
+        let mut lock = Lock::from(&locks.inspect("x").await.unwrap());
+        let when = |ms: u64| Moment::ZERO + Duration::from_millis(ms);
+        for left_ms in [30_000, 0] {
+            let mut shown = Shown::new(left_ms == 0);
+            lock.holders[0].lease_left_ms = left_ms;
+            for ms in (1000..60_000).step_by(500) {
+                assert_eq!(shown.note(&lock, when(ms), when(ms)), ms == 1000, "{left_ms} ms at {ms} ms");
+            }
+        }
+        let mut shown = Shown::new(true);
+        for (ms, left_ms, is_shown) in [(990, 29_000, true), (1000, 29_000, false), (1980, 29_000, false)] {
+            lock.holders[0].lease_left_ms = left_ms;
+            assert_eq!(shown.note(&lock, when(ms), when(ms)), is_shown, "at {ms} ms");
+        }
+        let mut belief = Belief::default();
+        let left = Duration::from_secs(11);
+        for ms in [990, 1000, 1980] {
+            belief.note(Some(at(10)), (when(ms) + left, when(ms) + left + view::granularity(left)));
+        }
+        assert!(belief.has_ended(at(10)), "it was not renewed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_stream_of_a_lock_that_does_not_change_has_heartbeats_and_no_events() {
+        let locks = oarlock_core::Locks::over(oarlock_core::Memory::new()).unwrap();
+        let state = Arc::new(State::new(locks, crate::config::Config::default()).unwrap());
+        let watched = Watched { name: ResourceName::new("x").unwrap(), shows: true, lease: None };
+        let (sender, mut reader) = tokio::sync::mpsc::channel(1);
+        let stream = tokio::spawn(async move { follow(&state, &watched, &Events::to(sender)).await });
+        assert!(reader.recv().await.unwrap().starts_with(b"event: lock\n"));
+        let began = tokio::time::Instant::now();
+        for beat in 1..=3 {
+            let next = tokio::time::timeout(2 * sse::HEARTBEAT, reader.recv()).await;
+            assert_eq!(next.expect("in time").unwrap(), ":\n\n");
+            let (after, due) = (began.elapsed(), sse::HEARTBEAT * beat);
+            assert!(after >= due && after < due + Duration::from_secs(1), "{after:?}");
+        }
+        stream.abort();
     }
 
     fn at(seconds: u64) -> Moment {
@@ -353,6 +415,9 @@ mod tests {
         belief.note(Some(at(20)), exactly(31));
         belief.note(Some(at(20)), exactly(31));
         assert!(!belief.has_ended(at(25)), "renewed elsewhere");
+        assert!(belief.has_ended(at(31)), "its lease ends");
+        belief.note(None, exactly(35));
+        assert!(!belief.has_ended(at(34)) && belief.has_ended(at(35)), "renewed elsewhere again");
         belief.note(Some(at(40)), exactly(41));
         assert!(belief.has_ended(at(40)), "and here again");
         belief.note_here(Some(at(50)));

@@ -5,7 +5,9 @@ const leases = new Map(); // claim → the length of its lease, as far as it is 
 
 const now = () => Date.now() + clockOffset;
 const aged = (row, ms) => ms + (now() - row.at_ms);
-const left = (row, holder) => holder.lease_left_ms - (now() - row.at_ms);
+// A hold that ends with a session has the same lease at all times.
+const countsDown = () => store?.capabilities.liveness !== "session";
+const left = (row, holder) => holder.lease_left_ms - (countsDown() ? now() - row.at_ms : 0);
 
 // The store tells how much is left of a lease, and not how long it is. That is what is left right after a renewal, or
 // the usual length that is a little longer, as a renewal is seen late. Until one is seen, it is the next usual length.

@@ -1,6 +1,18 @@
 // The page of one lock: holders, queue, history.
 
 const SHOWN_WAITERS = 200;
+// The history is read so long after a change, and up to so much longer: not by all pages at one moment.
+const READ_AFTER = 700,
+  READ_WITHIN = 2000,
+  RETRY_MOST = 30_000;
+// What a lock is besides its leases and ages.
+const claimsOf = (row) =>
+  JSON.stringify([
+    row.state,
+    row.waiting,
+    row.holders.map(({ claim, fence, ending }) => [claim, fence, ending]),
+    row.waiters?.map(({ claim }) => claim),
+  ]);
 const labelColumns = [
   { title: "Who", text: ({ label }) => person(label) },
   { title: "Pid", class: "number", text: ({ label }) => label.pid || "" },
@@ -23,7 +35,10 @@ function openLock(name) {
   let row = null,
     history = null,
     reading = null,
-    soon = null;
+    again = false,
+    retry = READ_AFTER,
+    soon = null,
+    shown = null;
   const part = (title, ...children) => element("section", { class: "card" }, element("h3", {}, title), ...children);
 
   const facts = element("dl", { class: "facts" }),
@@ -196,6 +211,7 @@ function openLock(name) {
 
   // The stream tells of changes and of renewals, in their order: the clock of the server may be set.
   const take = (data) => {
+    if (row && claimsOf(row) !== claimsOf(data)) readSoon();
     forget(row, data);
     for (const holder of data.holders) noteLease(data, holder);
     row = data;
@@ -203,26 +219,38 @@ function openLock(name) {
     write();
   };
   const read = () => {
+    // What changes while the answer is under way may be missing in it.
+    if (reading) again = true;
     reading ??= call(`${path}/history`)
       .then(async (answer) => {
-        if (answer.ok) {
-          history = await answer.json();
-          writeHistory();
-        }
+        if (!answer.ok) throw new Error(`status ${answer.status}`);
+        history = await answer.json();
+        retry = READ_AFTER;
+        writeHistory();
       })
-      .catch(() => {})
+      .catch(() => {
+        again = true;
+        retry = Math.min(2 * retry, RETRY_MOST);
+      })
       .finally(() => {
         reading = null;
+        if (again) readSoon();
+        again = false;
       });
   };
   // Soon after a change or a sample: what is written then must be there, and changes may come in a burst.
   const readSoon = () => {
-    soon ??= setTimeout(() => {
-      soon = null;
-      read();
-    }, 700);
+    if (shown.aborted) return;
+    soon ??= setTimeout(
+      () => {
+        soon = null;
+        read();
+      },
+      retry + Math.random() * READ_WITHIN,
+    );
   };
   return (signal) => {
+    shown = signal;
     const timer = setInterval(write, 1000);
     addEventListener("resize", writeHistory, { signal });
     signal.addEventListener("abort", () => {
@@ -234,7 +262,7 @@ function openLock(name) {
     read();
     follow(`${path}/watch`, signal, (event, data) => {
       if (event === "lock") take(data);
-      if (event === "lock" || event === "history") readSoon();
+      if (event === "history") readSoon();
       if (event !== "history") failed.hidden = event !== "trouble";
       if (event === "trouble") set(failed, `The store could not be read: ${plain(data.detail)}`);
     });

@@ -383,12 +383,23 @@ async fn a_burst_of_changes_reads_the_history_once() {
     let (took, read) = (begun.elapsed().as_secs(), browser.eval(reads).as_u64().unwrap() - before);
     assert!(read <= 3 + 2 * took, "{read} reads in {took} s");
     // What is held for longer than a sample is in the history, and is told to the page, which polls nothing.
-    let _last = locks.mutex("busy").reason("the last one").lock().await.unwrap();
+    let last = locks.mutex("busy").reason("the last one").lock().await.unwrap();
     let past = "document.querySelector('#lock [aria-label=\"Last holders\"]').innerText.includes('the last one')";
     browser.until(past).await;
     assert_eq!(browser.eval("leases.size"), 1, "leases that have ended are forgotten");
     let polls = "performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/busy')).length";
     assert_eq!(browser.eval(polls), 0, "its stream tells it all");
+    // An answer that fails is asked for again, and a read that is due while another is under way is not forgotten.
+    browser.eval(
+        "window.real = fetch; window.tries = 0; \
+         fetch = (path, ...rest) => !String(path).endsWith('/history') ? real(path, ...rest) \
+         : ++tries < 2 ? Promise.reject(new Error('away')) \
+         : tries < 3 ? Promise.resolve(new Response('', { status: 503 })) : real(path, ...rest); 0",
+    );
+    last.release().await.unwrap();
+    let _next = locks.mutex("busy").reason("after a failure").lock().await.unwrap();
+    browser.until(&past.replace("the last one", "after a failure")).await;
+    assert!(browser.eval("tries").as_u64().unwrap() >= 3);
     server.stop().await;
 }
 

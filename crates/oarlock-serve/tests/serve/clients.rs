@@ -424,10 +424,16 @@ async fn answers(listener: tokio::net::TcpListener, answers: Vec<(u16, serde_jso
 #[tokio::test]
 async fn a_client_waits_on_while_a_server_ends_or_has_no_store_and_no_longer_than_it_was_asked_to() {
     let dir = tempfile::TempDir::new().unwrap();
-    let problem = |code: &str| (503, serde_json::json!({ "code": code, "detail": "not now" }));
+    let problem = |code: &str| match code {
+        "" => (502, serde_json::json!("Bad Gateway")),
+        code => (503, serde_json::json!({ "code": code, "detail": "not now" })),
+    };
     let granted = serde_json::json!({ "lease": "l", "fence": "7", "believe_ms": 30_000, "renew_in_ms": 10_000 });
     for (wait, told, refused) in [
         ("20", "granted", vec!["unreachable", "closing"]),
+        // A proxy whose server does not answer.
+        ("20", "granted", vec!["", "unreachable", ""]),
+        ("20", "granted", vec!["too-many-requests"]),
         ("0", "closing", vec!["closing"]),
         ("20", "config", vec!["config"]),
     ] {

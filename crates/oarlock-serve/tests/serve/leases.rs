@@ -235,7 +235,7 @@ async fn a_repeated_request_takes_one_lock_and_keeps_its_place() {
         let again = poll().await;
         assert_eq!((first.status, again.status), (201, 201), "{first:?} {again:?}");
         assert_eq!(first.json()["lease"], again.json()["lease"], "one lock");
-        let other = server.send_with("POST", "/v1/locks/x", "", &key).await;
+        let other = server.send_with("POST", "/v1/locks/x", r#"{"ttl_ms": 5000}"#, &key).await;
         other.problem(422, "key-reused");
         assert!(!later.is_finished(), "it kept its place before the other");
         assert_eq!(server.send("POST", "/v1/locks/x/release", &lease(&first.json())).await.status, 200);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use oarlock_core::capabilities::Liveness;
 use oarlock_core::driver::{Attempt, Driver, End, Info, Interest, Release, Renewal, Renewed, Watch};
 use oarlock_core::state::{Page, Query};
 use oarlock_core::{Claim, ClaimId, Error, ErrorKind, Locks, Memory, ResourceName, Result};
@@ -23,6 +24,8 @@ struct Seen {
     renewals: AtomicUsize,
     /// Reads fail while this is true.
     is_down: AtomicBool,
+    /// Holds end with a session while this is true: their lease does not count down, as that of ZooKeeper.
+    has_sessions: AtomicBool,
 }
 
 /// A server over such a store, and a client of the store.
@@ -30,8 +33,12 @@ async fn counting(viewers: usize) -> (Running, Locks, Arc<Seen>) {
     counting_with(viewers, false, Config::default()).await
 }
 
-async fn counting_with(viewers: usize, is_down: bool, mut config: Config) -> (Running, Locks, Arc<Seen>) {
-    let (store, seen) = (Memory::new(), Arc::new(Seen { is_down: is_down.into(), ..Seen::default() }));
+async fn counting_with(viewers: usize, is_down: bool, config: Config) -> (Running, Locks, Arc<Seen>) {
+    over(Seen { is_down: is_down.into(), ..Seen::default() }, viewers, config).await
+}
+
+async fn over(seen: Seen, viewers: usize, mut config: Config) -> (Running, Locks, Arc<Seen>) {
+    let (store, seen) = (Memory::new(), Arc::new(seen));
     let counting = Counting { store: store.connect(), seen: seen.clone() };
     config.listen = "127.0.0.1:0".parse().unwrap();
     config.streams = 2 * viewers;
@@ -43,7 +50,11 @@ async fn counting_with(viewers: usize, is_down: bool, mut config: Config) -> (Ru
 
 impl Driver for Counting {
     fn info(&self) -> Info {
-        Driver::info(&self.store)
+        let mut info = Driver::info(&self.store);
+        if self.seen.has_sessions.load(SeqCst) {
+            info.capabilities.liveness = Liveness::Session;
+        }
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -68,7 +79,13 @@ impl Driver for Counting {
         if self.seen.is_down.load(SeqCst) {
             return Err(Error::new(ErrorKind::Unreachable, "the store is away"));
         }
-        Driver::inspect(&self.store, query).await
+        let mut page = Driver::inspect(&self.store, query).await?;
+        if self.seen.has_sessions.load(SeqCst) {
+            for holder in page.resources.iter_mut().flat_map(|resource| &mut resource.holders) {
+                holder.lease_left = Duration::from_secs(30);
+            }
+        }
+        Ok(page)
     }
 
     async fn close(&self) -> Result<()> {
@@ -183,6 +200,47 @@ async fn the_stream_of_a_new_lease_is_not_judged_by_what_was_read_before() {
         assert_eq!(server.send("POST", "/v1/locks/x/release", &body).await.status, 200, "round {round}");
         stream.next("released").await;
     }
+    server.stop().await;
+}
+
+/// A hold that ends with a session has the same lease at all times. That is no renewal, and no change.
+#[tokio::test]
+async fn a_lease_that_does_not_count_down_is_told_once() {
+    let seen = Seen { has_sessions: true.into(), ..Seen::default() };
+    let (server, locks, _) = over(seen, 10, Config::default()).await;
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let (mut page, mut stream) = (server.events("/v1/watch", &[]).await, server.events("/v1/locks/x/watch", &[]).await);
+    assert_eq!(stream.next("lock").await["holders"][0]["lease_left_ms"], 30_000);
+    // The first sample with the lock in it, and what its stream says of that.
+    while page.any().await.unwrap().1["locks"].as_array().is_none_or(Vec::is_empty) {}
+    let of_page = async {
+        loop {
+            assert_eq!(page.any().await.unwrap().1["locks"].as_array().map_or(0, Vec::len), 0, "it is sent again");
+        }
+    };
+    let of_stream = async {
+        loop {
+            assert_ne!(stream.any().await.unwrap().0, "lock", "nothing has changed");
+        }
+    };
+    let both = async { tokio::join!(of_page, of_stream) };
+    assert!(tokio::time::timeout(Duration::from_secs(3), both).await.is_err(), "it ends with the time");
+    guard.release().await.unwrap();
+    while stream.next("lock").await["state"] != "free" {}
+    server.stop().await;
+}
+
+/// What is shown after trouble is over, also if it is what was shown before.
+#[tokio::test]
+async fn a_lock_is_shown_again_after_trouble() {
+    let (server, locks, seen) = counting(10).await;
+    let _guard = locks.mutex("x").lock().await.unwrap();
+    let mut stream = server.events("/v1/locks/x/watch", &[]).await;
+    let shown = stream.next("lock").await;
+    seen.is_down.store(true, SeqCst);
+    stream.next("trouble").await;
+    seen.is_down.store(false, SeqCst);
+    assert_eq!(stream.next("lock").await["holders"][0]["fence"], shown["holders"][0]["fence"]);
     server.stop().await;
 }
 
