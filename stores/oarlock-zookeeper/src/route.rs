@@ -148,8 +148,10 @@ impl Route {
     /// under way and not polled keeps the session: after a while its connection is ended, and the session expires.
     pub(crate) async fn close(&self) {
         let session = self.sessions.close();
-        // Before the ensemble hears of it, and also while the session has no connection.
-        last(&self.last).life.finish();
+        // Before the ensemble hears of it, and also while the session has no connection. It wakes tasks: not while this
+        // client holds its mutex, which they may want.
+        let life = last(&self.last).life.clone();
+        life.finish();
         let Some(session) = session else { return };
         let (end, stop) = (session.connection.end(), session.connection.stop());
         let limit = patience(session.client.session_timeout());

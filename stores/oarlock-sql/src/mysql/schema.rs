@@ -25,6 +25,8 @@ const PARTS: [&str; 8] = [
 /// Procedures of older formats that have no successor of the same name.
 const FORMER: [&str; 1] = ["oarlock_enter"];
 
+const ATTEMPT: &str = "oarlock_attempt";
+
 /// How the procedures are to read what they do, whatever the server's own taste.
 const MODE: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
 
@@ -77,6 +79,9 @@ pub async fn init(config: Config, grant: Option<&str>) -> Result<()> {
 /// the change of a table.
 const PATIENCE: &str = "SET SESSION lock_wait_timeout = 5, innodb_lock_wait_timeout = 5";
 
+/// A step that is under way is waited for: what is half raised serves no client.
+const UNTIL_DONE: &str = "SET SESSION lock_wait_timeout = DEFAULT, innodb_lock_wait_timeout = DEFAULT";
+
 /// Waits for its turn to raise the format of this database: a minute at most, after which it goes on.
 const ALONE: &str = "DO GET_LOCK(CONCAT('oarlock_init_', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
 
@@ -91,6 +96,7 @@ async fn raise(conn: &mut Conn) -> Result<()> {
         conn.query_drop(statement).await.map_err(failed)?;
     }
     let granted = granted(conn).await;
+    conn.query_drop(UNTIL_DONE).await.map_err(failed)?;
     for procedure in dropped() {
         conn.query_drop(drop_of(procedure)).await.map_err(failed)?;
     }
@@ -112,7 +118,7 @@ async fn granted(conn: &mut Conn) -> Vec<(&'static str, String)> {
         "SELECT LOWER(routine_name), CONCAT(QUOTE(user), '@', QUOTE(host)) FROM mysql.procs_priv WHERE db = DATABASE()";
     let rights: Vec<(String, String)> = conn.query(rights).await.unwrap_or_default();
     let of = |(had, user): (String, String)| {
-        let needed = procedures().filter(move |procedure| *procedure == had || had == "oarlock_attempt");
+        let needed = procedures().filter(move |procedure| *procedure == had || had == ATTEMPT);
         needed.map(move |procedure| (procedure, user.clone()))
     };
     rights.into_iter().flat_map(of).collect()
@@ -137,9 +143,10 @@ fn procedures() -> impl Iterator<Item = &'static str> {
     made.filter_map(|rest| rest.split('(').next())
 }
 
-/// Those that a client of an older format may have.
+/// Those that a client of an older format may have. The last one tells who has rights: if not all are dropped, the next
+/// `init` still finds these users.
 fn dropped() -> impl Iterator<Item = &'static str> {
-    procedures().chain(FORMER)
+    procedures().filter(|procedure| *procedure != ATTEMPT).chain(FORMER).chain([ATTEMPT])
 }
 
 /// Says that all of it is there.

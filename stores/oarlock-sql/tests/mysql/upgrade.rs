@@ -1,5 +1,7 @@
 //! The format is raised while clients of an older one are there.
 
+use std::time::Duration;
+
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use oarlock_core::driver::{Driver as _, End, Released, Renewed};
@@ -133,7 +135,30 @@ async fn a_format_that_cannot_be_raised_now_leaves_older_clients_at_work(on: Fla
     pending(&store, &claim(3, "new")).await;
 }
 
+/// A step that begins when the tables are changed lasts longer than a table is waited for.
+async fn a_format_that_is_half_raised_waits_for_a_step(on: Flavour) {
+    let Some((server, mut root)) = start(on).await else { return };
+    older(&mut root, &claim(1, "old")).await;
+    // It reads no table, so that they can be changed meanwhile.
+    root.query_drop("DROP PROCEDURE oarlock_attempt").await.unwrap();
+    root.query_drop("CREATE PROCEDURE oarlock_attempt() DO SLEEP(7)").await.unwrap();
+    let mut client = raw(server.addr()).await;
+    let step = tokio::spawn(async move { client.query_drop("CALL oarlock_attempt()").await });
+    let running = "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User sleep'";
+    let begun = async {
+        while root.query_first::<i64, _>(running).await.unwrap() != Some(1) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), begun).await.unwrap();
+    init(config(server.addr()), None).await.unwrap();
+    step.await.unwrap().unwrap();
+    let store = MySql::connect(config(server.addr())).await.unwrap();
+    pending(&store, &claim(2, "old")).await;
+}
+
 on_both!(
+    a_format_that_is_half_raised_waits_for_a_step,
     a_format_that_cannot_be_raised_now_leaves_older_clients_at_work,
     a_step_of_an_older_format_that_is_under_way_takes_no_lock,
     a_client_of_an_older_format_goes_on_beside_newer_ones,
