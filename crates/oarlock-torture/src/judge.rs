@@ -180,11 +180,11 @@ pub fn judge(record: &Record) -> Judgement {
 }
 
 /// Locks that were lost before anything was broken. A lease that ran out may be that of a machine that is too slow for it;
-/// every other loss is the store's.
+/// every other loss is the store's. Another library may have lost its lock at any time until its "no".
 fn calm(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_>) -> Vec<Finding> {
     let calm = figures::first_fault(record);
     let of = |belief: &Belief| match &belief.end {
-        BeliefEnd::Lost(why) if belief.ended < calm => {
+        BeliefEnd::Lost(why) if belief.perhaps < calm => {
             let what = format!("worker {} lost {} while nothing was broken: {why}", belief.w, named(&belief.lock));
             if *why == LossReason::Expired.to_string() || why == EXPIRED {
                 let what = format!("{what}; too slow for this lease?");

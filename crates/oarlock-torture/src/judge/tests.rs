@@ -575,8 +575,8 @@ fn a_holder_that_is_told_late_of_its_loss_is_found_and_one_that_was_stopped_is_n
     assert_eq!(ruling(|run| run.record.header.by_hand = true), Ruling::RiskSeen, "the user may have stopped it");
 }
 
-/// A worker loses its lock at 30 ms, for this reason.
-fn calm_loss(why: &str, fault_at: u64, by_hand: bool) -> Judgement {
+/// A worker loses its lock at 26 ms, for this reason.
+fn calm_loss_run(why: &str, fault_at: u64, by_hand: bool) -> Run {
     let mut run = Run::new();
     store(&mut run, "one server", "clocked");
     run.record.header.by_hand = by_hand;
@@ -589,7 +589,11 @@ fn calm_loss(why: &str, fault_at: u64, by_hand: bool) -> Judgement {
             *lost = Some(why.to_owned());
         }
     }
-    run.judge()
+    run
+}
+
+fn calm_loss(why: &str, fault_at: u64, by_hand: bool) -> Judgement {
+    calm_loss_run(why, fault_at, by_hand).judge()
 }
 
 #[test]
@@ -604,6 +608,22 @@ fn a_lock_that_is_lost_while_nothing_is_broken_changes_the_verdict() {
     assert_eq!(ruling(EXPIRED, 100, false), (Ruling::Inconclusive, true));
     assert_eq!(ruling(&gone, 100, true), (Ruling::RiskSeen, true), "the server was restarted by hand");
     assert_eq!(ruling(&gone, 1, false), (Ruling::Ok, false), "something was broken before");
+}
+
+/// Another library said "yes" at 26 ms, was stopped at 40 ms, and says "no" later.
+#[test]
+fn a_lock_that_may_have_been_lost_by_a_fault_is_no_false_alarm() {
+    let named_at = |no: u64| {
+        let mut run = calm_loss_run(&LossReason::Gone.to_string(), 40, false);
+        for event in &mut run.record.events {
+            if let What::Ended { lost: Some(_), perhaps, .. } = &mut event.what {
+                *perhaps = Some(no * MS);
+            }
+        }
+        names(&run.judge()).contains(&"FalseAlarm")
+    };
+    assert!(named_at(39));
+    assert!(!named_at(60));
 }
 
 #[test]
