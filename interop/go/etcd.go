@@ -142,12 +142,8 @@ func (l *etcdLock) key() string {
 }
 
 func (l *etcdLock) Loss() error {
-	if l.renewed {
-		select {
-		case <-l.session.Done():
-			return concurrency.ErrSessionExpired
-		default:
-		}
+	if err := l.expired(); err != nil {
+		return err
 	}
 	// The session does not notice that its key was deleted: users read it.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -156,7 +152,20 @@ func (l *etcdLock) Loss() error {
 	if err == nil && len(found.Kvs) == 0 {
 		return errors.New("its key is gone")
 	}
-	return nil
+	// It may have ended during the request.
+	return l.expired()
+}
+
+func (l *etcdLock) expired() error {
+	if !l.renewed {
+		return nil
+	}
+	select {
+	case <-l.session.Done():
+		return concurrency.ErrSessionExpired
+	default:
+		return nil
+	}
 }
 
 func (l *etcdLock) Release() error {

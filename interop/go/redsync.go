@@ -109,8 +109,11 @@ func (l *redsyncLock) Again() (bool, string, error) { return false, "redsync is 
 
 func (l *redsyncLock) Loss() error {
 	if l.keeper != nil {
-		return l.keeper.loss()
+		if err := l.keeper.loss(); err != nil {
+			return err
+		}
 	}
+	// Also while a renewal is under way: users read the end of the lease.
 	if time.Now().After(l.mutex.Until()) {
 		return errors.New("its lease ran out")
 	}
