@@ -180,7 +180,8 @@ impl Etcd {
         if claim.weight != Weight::All || self.space.layout != Layout::Native {
             return;
         }
-        let (before, created) = (at.checked_sub(1).and_then(|before| listing.claims.get(before)), listing.claims[at].created);
+        let (before, created) =
+            (at.checked_sub(1).and_then(|before| listing.claims.get(before)), listing.claims[at].created);
         let before = before.map(|stored| Predecessor::new(stored.key.clone(), stored.created, created));
         self.leases.edit(claim.id, |entry| {
             (entry.ahead, entry.saw_turn) = (i64::try_from(at).unwrap_or(i64::MAX), saw_turn);
@@ -251,7 +252,8 @@ impl Etcd {
     /// What a claim has to wait for, as seen at this revision: a watch that is armed later begins right after it.
     pub(crate) fn wait_for(&self, claim: &Claim, range: Range, revision: i64, ahead: Option<i64>) -> Pending {
         let mut pending = Pending::default();
-        (pending.ahead, pending.cursor) = (ahead.and_then(|ahead| u32::try_from(ahead).ok()), crate::watch::cursor(&range));
+        (pending.ahead, pending.cursor) =
+            (ahead.and_then(|ahead| u32::try_from(ahead).ok()), crate::watch::cursor(&range));
         pending.watched = true;
         self.leases.edit(claim.id, |entry| entry.waits_for = Some((range, revision)));
         pending
