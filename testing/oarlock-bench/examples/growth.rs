@@ -9,8 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use oarlock::driver::{Attempt, Claim, ClaimId, DynDriver, End, Interest, Renewal, Renewed, ResourceName};
 
-/// Hand-overs and pairs that are timed; the median counts.
+/// Arrivals, hand-overs, polls and pairs that are timed; the median counts.
 const TURNS: usize = 15;
+
+/// Claims that wait are renewed after so many arrivals.
+const RENEW_AFTER: usize = 1000;
+
+/// The most clients at a time.
+const MOST_CLIENTS: usize = 1000;
 
 type Store = Arc<dyn DynDriver>;
 
@@ -70,14 +76,23 @@ async fn main() -> Result<()> {
 
         let queue: Vec<_> = (0..size + TURNS + 1).map(|id| claim(id, "queue")).collect::<Result<_>>()?;
         holds(&one, &queue[0]).await?;
-        let start = Instant::now();
-        for claim in &queue[1..=size] {
+        let mut arrivals = Vec::new();
+        for (at, claim) in queue.iter().enumerate().take(size + 1).skip(1) {
+            let start = Instant::now();
             one.clone().attempt(claim.clone()).await?;
+            arrivals.push(start.elapsed());
+            if at % RENEW_AFTER == 0 {
+                renewed(&one, &queue[..=at]).await?;
+            }
         }
-        let arrival = start.elapsed().as_secs_f64() * 1000.0 / size as f64;
-        let start = Instant::now();
-        one.clone().attempt(queue.get(size).context("none")?.clone()).await?;
-        let poll = start.elapsed().as_secs_f64() * 1000.0;
+        let arrival = median(arrivals.split_off(size.saturating_sub(TURNS)));
+        let mut polls = Vec::new();
+        for claim in queue[1..=size].iter().rev().take(TURNS) {
+            let start = Instant::now();
+            one.clone().attempt(claim.clone()).await?;
+            polls.push(start.elapsed());
+        }
+        let poll = median(polls);
         let renewal = renewed(&one, &queue[..=size]).await?.as_secs_f64() * 1000.0;
         let mut hands = Vec::new();
         for turn in 0..TURNS.min(size) {
@@ -107,7 +122,7 @@ async fn main() -> Result<()> {
         }
         println!("{size} names used before: a pair {:.2} ms", pair(&other).await?);
 
-        let mut clients = Vec::new();
+        let (mut clients, size) = (Vec::new(), size.min(MOST_CLIENTS));
         for _ in 0..size {
             let client = open().await?;
             let mailbox = client.clone().watch(Interest::Mailbox).await?;
