@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::proxy::Held;
-use crate::record::{Event, FaultKind, Header, OARLOCK, What, line};
+use crate::record::{Event, FaultKind, Header, What, line};
 use crate::worker::{Order, name_in_store};
 pub use crate::workers::Server;
 use crate::workers::{BY_ITSELF, Recorder, Shared, Terms, Workers};
@@ -40,7 +40,8 @@ pub struct Setup {
     pub servers: Vec<Server>,
     /// Starts one worker: a process that calls [`work`](crate::worker::work).
     pub command: Box<dyn Fn() -> Command + Send + Sync>,
-    /// A program that takes locks of another library, which is tried instead; see `interop/README.md`.
+    /// A program that takes locks of another library: every worker uses it, or every second one where the header says
+    /// that it takes part beside Oarlock. See `interop/README.md`.
     pub with: Option<String>,
     /// A command of the user that hurts the servers.
     pub fault_cmd: Option<String>,
@@ -81,11 +82,8 @@ pub async fn run<W: Write + Send + 'static>(setup: Setup, out: W, progress: impl
     let (reports, inbox) = mpsc::unbounded_channel();
     let recorder = tokio::spawn(Recorder::new(Arc::clone(&shared)).work(inbox));
     let terms = Terms {
-        run: header.run.clone(),
-        seed: header.seed,
-        ttl: Duration::from_millis(header.ttl_ms),
         pause: Duration::from_secs(header.workers.into()) / header.rate.max(1),
-        locks: header.locks.clone(),
+        header: header.clone(),
         servers,
         with,
         command,
@@ -157,8 +155,8 @@ impl Runner {
         self.storm().await.map_err(failed)?;
         self.phase("drain");
         self.drain().await;
-        // Another library has keys of its own, which only it can list.
-        if self.header.lock == OARLOCK {
+        // Another library alone has keys of its own, which only it can list.
+        if self.header.has_oarlock() {
             self.phase("leaks");
             self.leaks(locks).await;
         }

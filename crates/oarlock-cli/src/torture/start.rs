@@ -33,6 +33,9 @@ const DURATIONS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=D
 const NEAR_RATE: u32 = 100;
 const FAR_RATE: u32 = 50;
 
+/// Two workers of Oarlock contend with two of the other library.
+const LEAST_BESIDE: u32 = 4;
+
 pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
     if !DURATIONS.contains(&args.duration) {
         return Err(Failure::usage("--duration is between 1s and 1h"));
@@ -45,11 +48,30 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
         let message = "the locks of mem: exist in one process only, so that no other process can contend for them";
         return Err(Failure::new(Code::Config, message));
     }
+    if args.beside {
+        can_share(store.url.layout(), args.workers)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let done = runtime.block_on(start(args, &store));
     runtime.shutdown_background();
     done
+}
+
+/// Another library excludes Oarlock only where Oarlock writes what that library reads.
+fn can_share(layout: Option<&str>, workers: u32) -> Result<(), Failure> {
+    let refused = |why: &str| Err(Failure::new(Code::Config, format!("--beside: {why}")));
+    match layout {
+        None => refused("no other library takes the locks of this store"),
+        Some("native") => refused(
+            "in the native layout Oarlock and another library do not exclude each other: write ?layout=plain or redisson \
+             (Redis), go (etcd), curator or kazoo (ZooKeeper) in the URL",
+        ),
+        Some(_) if workers < LEAST_BESIDE => {
+            Err(Failure::usage(format!("--beside needs at least {LEAST_BESIDE} workers, two of each library")))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// How many claims a run may make: its scenes alone take about 25 leases, and each fault has some seconds for its takeover.
@@ -216,9 +238,9 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
     let word = |key: &str| words.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| *value).to_owned();
     let near = servers.iter().all(|server| server.addr.ip().is_loopback());
     let mut kinds = vec![(LOCKS[0], LockKind::Mutex), (LOCKS[1], LockKind::Mutex)];
-    // Another library is tried with what every library has, and promises what its own page says.
-    let ours = args.with.is_none();
-    if can.units && ours {
+    // Another library is tried with what every library has, and alone it promises what its own page says.
+    let ours = args.with.is_none() || args.beside;
+    if can.units && args.with.is_none() {
         kinds.extend([(LOCKS[2], LockKind::ReadWrite), (LOCKS[3], LockKind::Semaphore(3))]);
     }
     let mut faults = FaultKind::OF_PROCESSES.to_vec();
@@ -244,6 +266,7 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
         lock: args.with.clone().unwrap_or_else(|| OARLOCK.to_owned()),
         also: None,
         consistency: if ours { word("consistency") } else { "unknown".to_owned() },
+        beside: args.beside,
         liveness: if ours { word("liveness") } else { "unknown".to_owned() },
         fencing: if ours { word("fencing") } else { "none".to_owned() },
         ttl_ms,

@@ -103,8 +103,11 @@ impl Runner {
     async fn pause(&mut self) -> bool {
         let Some(lock) = self.header.locks.iter().find(|lock| lock.kind == LockKind::Mutex) else { return true };
         let lock = lock.name.clone();
-        let slot = self.random.usize(0..self.workers.size());
-        let (holder, rival) = (self.workers.worker(slot), self.workers.worker((slot + 1) % self.workers.size()));
+        // Fences are compared with those of the same library.
+        let slots = self.slots_with_fences();
+        let chosen = self.random.usize(0..slots.len());
+        let worker = |chosen: usize| self.workers.worker(slots[chosen % slots.len()]);
+        let (holder, rival) = (worker(chosen), worker(chosen + 1));
         let bound = self.takeover() + self.lease() * 4;
         self.shared.change(|status| (status.stop_at_read, status.stopped_at_read) = (Some(holder), None));
         self.shared.order(holder, Order::Stay { lock: lock.clone(), ms: 0 });
@@ -133,6 +136,17 @@ impl Runner {
     }
 
     async fn kill(&mut self, kind: FaultKind) -> io::Result<bool> {
+    /// Those of Oarlock, or all where no worker is of Oarlock.
+    fn slots_with_fences(&self) -> Vec<usize> {
+        let all = 0..self.workers.size();
+        let slots: Vec<_> = all.clone().filter(|slot| !self.is_library(*slot)).collect();
+        if slots.is_empty() { all.collect() } else { slots }
+    }
+
+    fn is_library(&self, slot: usize) -> bool {
+        u32::try_from(slot).is_ok_and(|slot| self.header.is_library(slot))
+    }
+
         let stay = self.lease() * 2;
         let Some(participants) = self.participants(stay).await else { return Ok(false) };
         let victim = if kind == FaultKind::Kill { participants.holder } else { participants.waiter };
@@ -149,7 +163,10 @@ impl Runner {
     async fn cancel(&mut self) -> bool {
         let lease = self.lease();
         let Some(participants) = self.participants(lease).await else { return false };
-        let w = self.workers.worker((participants.slot + 2) % self.workers.size());
+        // Another library cannot be told to forget a call.
+        let mut others = (2..self.workers.size() + 2).map(|shift| (participants.slot + shift) % self.workers.size());
+        let Some(slot) = others.find(|slot| !self.is_library(*slot)) else { return false };
+        let w = self.workers.worker(slot);
         self.shared.order(w, Order::Cancel { lock: participants.lock.clone(), ms: 10 });
         let asks = |status: &crate::workers::Status| {
             (status.holds(participants.holder, &participants.lock) && matches!(status.doing(w), Doing::Asks { .. }))

@@ -20,6 +20,8 @@ pub(crate) struct Status {
     pub(crate) drained: BTreeSet<u32>,
     /// The workers are told to end.
     pub(crate) is_ending: bool,
+    /// Workers of another library beside Oarlock: the counters that check fences take no write of theirs.
+    pub(crate) without_fences: BTreeSet<u32>,
     pub(crate) holds: u64,
     pub(crate) losses: u64,
     /// Losses by worker.
@@ -37,7 +39,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    pub(super) fn started(&mut self, w: u32) {
+    pub(super) fn started(&mut self, w: u32, has_no_fence: bool) {
         self.workers.insert(w, Doing::Nothing);
     }
 
@@ -58,6 +60,9 @@ impl Status {
     pub(crate) fn waiter(&self, lock: &str, but: u32) -> Option<u32> {
         let waits = |doing: &Doing| matches!(doing, Doing::Asks { lock: other, .. } if other == lock);
         self.workers.iter().find(|(w, doing)| **w != but && waits(doing)).map(|(w, _)| *w)
+        if has_no_fence {
+            self.without_fences.insert(w);
+        }
     }
 
     /// Another worker that holds this lock.
