@@ -21,7 +21,7 @@ use crate::record::{Event, Header, What};
 use crate::worker::{Assignment, Order};
 
 pub(crate) use recorder::{BY_ITSELF, Recorder};
-pub(crate) use status::{Doing, Status};
+pub(crate) use status::{Counted, Doing, Status};
 
 /// The exit code of a process whose main thread panicked.
 const PANICKED: i32 = 101;

@@ -13,9 +13,8 @@ use oarlock::driver::{MAX_TTL, MIN_TTL};
 use oarlock_torture::judge::judge;
 use oarlock_torture::record::{FaultKind, Header, LockKind, LockSpec, MOST_CLAIMS, OARLOCK, VERSION};
 use oarlock_torture::run::clean::{LOCKS, clean};
-use oarlock_torture::run::{Progress, Server, Setup, run};
+use oarlock_torture::run::{Server, Setup, run};
 
-use crate::bar::Bar;
 use crate::child::this_program;
 use crate::cmd::torture::TortureRunArgs;
 use crate::exit::{Code, Exit, Failure};
@@ -23,6 +22,7 @@ use crate::messages::Messages;
 use crate::output::{self, Format};
 use crate::signals::{self, FORWARDED, Signals};
 use crate::store::Store;
+use crate::torture::view::View;
 use crate::torture::worker::SUBCOMMAND;
 use crate::torture::{files, show};
 
@@ -101,7 +101,7 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
     let out = BufWriter::new(File::create(&path).map_err(failed)?);
     store.messages.detail(&format!("seed {}, history {}", header.seed, path.display()));
     let name = header.run.clone();
-    let bar = Bar::new(store.messages, header.duration_ms, "{bar:20} {wide_msg} {elapsed}");
+    let view = View::new(store.messages, &header);
     let setup = Setup {
         header,
         servers,
@@ -109,13 +109,14 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
         with: args.with.clone(),
         fault_cmd: args.fault_cmd.clone(),
         locks: locks.clone(),
+        live: view.is_seen(),
     };
     let ran = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
-        ran = run(setup, out, |progress| show_progress(&bar, progress)) => ran.map(drop).map_err(Failure::from),
+        ran = run(setup, out, |progress| view.show(&progress)) => ran.map(drop).map_err(Failure::from),
     };
-    drop(bar);
+    drop(view);
     if ran.is_err() {
         // The workers are dead; what they held need not wait for its lease.
         match clean(&locks, Some(&name)).await {
@@ -265,8 +266,8 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
         url: store.url.to_string(),
         lock: args.with.clone().unwrap_or_else(|| OARLOCK.to_owned()),
         also: None,
-        consistency: if ours { word("consistency") } else { "unknown".to_owned() },
         beside: args.beside,
+        consistency: if ours { word("consistency") } else { "unknown".to_owned() },
         liveness: if ours { word("liveness") } else { "unknown".to_owned() },
         fencing: if ours { word("fencing") } else { "none".to_owned() },
         ttl_ms,
@@ -306,12 +307,6 @@ pub(crate) fn say_cleaned(names: &[String], ended: bool, messages: Messages) -> 
             Ok(())
         }
     }
-}
-
-fn show_progress(bar: &Bar, progress: Progress) {
-    bar.position(output::millis(progress.elapsed));
-    let Progress { phase, holds, losses, faults, .. } = progress;
-    bar.message(format!("{phase}: {holds} holds, {faults} faults, {losses} losses told"));
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use oarlock_torture::broken::Flaw;
 use oarlock_torture::record::EVENTS_OF_A_CLAIM;
 
+use super::job::Terminal;
 use super::support::{Done, Running, TestContext, await_death, await_true, children, finish, is_alive};
 
 /// A run with a short lease takes a quarter of a minute, and several times that on a busy machine.
@@ -204,6 +205,47 @@ fn a_server_that_forgets_is_found() {
     assert!(findings.iter().all(|finding| finding["name"] != "FenceOrder"), "{found:#}");
 }
 
+/// The command is told for what it is called.
+#[test]
+fn a_fault_command_learns_the_phase_and_what_the_holder_does() {
+    let context = TestContext::new();
+    let calls = context.path("calls");
+    let command = format!("echo $OARLOCK_TORTURE_FAULT $OARLOCK_TORTURE_PHASE $OARLOCK_TORTURE_HOLDER >> {calls}");
+    Run::new(&context, &context.url(), "500ms", &["--faults", "command", "--fault-cmd", &command]);
+    let calls = text_of(&calls);
+    let mut calls = calls.lines();
+    assert_eq!((calls.next(), calls.next()), (Some("1 scenes stopped"), Some("2 scenes runs")));
+    assert_eq!(calls.next(), Some("3 storm any"));
+}
+
+/// People who look at a terminal follow the run; a pipe gets nothing.
+#[test]
+fn a_terminal_shows_what_is_broken_and_what_was_found_while_it_runs() {
+    let context = TestContext::new();
+    let (url, history) = (context.url(), context.path("history.jsonl"));
+    let oarlock = env!("CARGO_BIN_EXE_oarlock");
+    let words = ["torture", "-u", &url, "--ttl", "1s", "--duration", "3s", "--faults", "pause", "--history", &history];
+    let mut terminal = Terminal::with(&context, &[&[oarlock], &words[..]].concat());
+    for text in [
+        "calm: 0 s, about ",
+        " of faults left",
+        "not looked at yet",
+        "scenes: ",
+        "holder stopped (SIGSTOP) of worker ",
+        " grants, ",
+        " losses told to holders",
+        "no promise was broken",
+        "faults are over",
+        // It is gone before the verdict comes.
+        "oarlock on local:",
+        "INCONCLUSIVE: ",
+    ] {
+        terminal.expect(text);
+    }
+    let done = Running::start(context.bare(words)).finish_within(BOUND);
+    assert_eq!((done.code, done.err.as_str()), (Some(3), ""), "{done:?}");
+}
+
 #[test]
 fn a_run_that_left_the_network_alone_is_not_ok() {
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
@@ -339,48 +381,6 @@ fn another_lock_that_excludes_no_one_is_a_violation() {
     assert!(number(&found["lost_without_fence"]) > 0, "{found:#}");
 }
 
-/// A program of another library that does not notice the end of its input is killed with the run, however that ends.
-#[test]
-fn another_lock_does_not_outlive_its_run() {
-    let context = TestContext::new();
-    let (program, pids) = (context.path("peer.sh"), context.path("pids"));
-    let script = format!("trap '' HUP TERM INT\necho $$ >> {pids}\necho ready nothing 1\nwhile :; do sleep 1; done\n");
-    std::fs::write(&program, script).unwrap();
-    for signal in [Signal::INT, Signal::KILL] {
-        let with = format!("sh {program}");
-        let words = ["torture", "--ttl", "60s", "--history", "/dev/null", "-q", "--with", &with];
-        let running = Running::start(context.oarlock(words));
-        let started = || std::fs::read_to_string(&pids).unwrap_or_default();
-        await_true("four programs", || started().lines().count() == 4);
-        running.signal(signal);
-        drop(running.finish());
-        started().lines().for_each(await_death);
-        std::fs::remove_file(&pids).unwrap();
-    }
-}
-
-/// By Ctrl-C the run ends its own claims; after SIGKILL `clean` does, and the workers die with it.
-#[test]
-fn an_interrupted_run_leaves_no_process_and_its_locks_can_be_cleaned() {
-    let Some(server) = Redis::start_or_skip().unwrap() else { return };
-    let (context, url) = (TestContext::new(), server.url());
-    for signal in [Signal::INT, Signal::KILL] {
-        let words = ["torture", "-u", &url, "--ttl", "60s", "--history", "/dev/null", "-q"];
-        let running = Running::start(context.bare(words));
-        await_true("a lock", || names(&context, &url).contains("oarlock-torture/"));
-        let workers = children(&running.pid().as_raw_nonzero().to_string());
-        assert_eq!(workers.len(), 4, "{workers:?}");
-        running.signal(signal);
-        let done = running.finish();
-        workers.iter().for_each(|pid| await_death(pid));
-        assert!(workers.iter().all(|pid| !is_alive(pid)));
-        if signal == Signal::INT {
-            assert_eq!((done.code, done.out.as_str()), (Some(130), ""), "{done:?}");
-        } else {
-            let cleaned = finish(context.bare(["torture", "clean", "--all", "-u", &url, "-o", "json"]));
-            assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
-        }
-        assert_eq!(names(&context, &url), "", "{signal:?}");
 /// A lock as many programs write it: `SET NX PX` with a token of one's own, renewed whenever it is asked whether it holds.
 /// `$SET` says how it takes a key that no program like it has.
 const PLAIN_PEER: &str = r#"
@@ -480,6 +480,48 @@ fn another_lock_takes_part_only_where_both_lock_the_same_keys() {
     }
 }
 
+/// A program of another library that does not notice the end of its input is killed with the run, however that ends.
+#[test]
+fn another_lock_does_not_outlive_its_run() {
+    let context = TestContext::new();
+    let (program, pids) = (context.path("peer.sh"), context.path("pids"));
+    let script = format!("trap '' HUP TERM INT\necho $$ >> {pids}\necho ready nothing 1\nwhile :; do sleep 1; done\n");
+    std::fs::write(&program, script).unwrap();
+    for signal in [Signal::INT, Signal::KILL] {
+        let with = format!("sh {program}");
+        let words = ["torture", "--ttl", "60s", "--history", "/dev/null", "-q", "--with", &with];
+        let running = Running::start(context.oarlock(words));
+        let started = || std::fs::read_to_string(&pids).unwrap_or_default();
+        await_true("four programs", || started().lines().count() == 4);
+        running.signal(signal);
+        drop(running.finish());
+        started().lines().for_each(await_death);
+        std::fs::remove_file(&pids).unwrap();
+    }
+}
+
+/// By Ctrl-C the run ends its own claims; after SIGKILL `clean` does, and the workers die with it.
+#[test]
+fn an_interrupted_run_leaves_no_process_and_its_locks_can_be_cleaned() {
+    let Some(server) = Redis::start_or_skip().unwrap() else { return };
+    let (context, url) = (TestContext::new(), server.url());
+    for signal in [Signal::INT, Signal::KILL] {
+        let words = ["torture", "-u", &url, "--ttl", "60s", "--history", "/dev/null", "-q"];
+        let running = Running::start(context.bare(words));
+        await_true("a lock", || names(&context, &url).contains("oarlock-torture/"));
+        let workers = children(&running.pid().as_raw_nonzero().to_string());
+        assert_eq!(workers.len(), 4, "{workers:?}");
+        running.signal(signal);
+        let done = running.finish();
+        workers.iter().for_each(|pid| await_death(pid));
+        assert!(workers.iter().all(|pid| !is_alive(pid)));
+        if signal == Signal::INT {
+            assert_eq!((done.code, done.out.as_str()), (Some(130), ""), "{done:?}");
+        } else {
+            let cleaned = finish(context.bare(["torture", "clean", "--all", "-u", &url, "-o", "json"]));
+            assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+        }
+        assert_eq!(names(&context, &url), "", "{signal:?}");
     }
     assert_eq!(finish(context.bare(["torture", "clean", "-u", &url])).out, "nothing was left\n");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Runner;
+use super::hook::{Holder, Occasion};
 use crate::plan::SCENES;
 use crate::proxy::{Direction, Held, Then};
 use crate::record::{FaultKind, LockKind};
@@ -135,7 +136,6 @@ impl Runner {
         overtaken
     }
 
-    async fn kill(&mut self, kind: FaultKind) -> io::Result<bool> {
     /// Those of Oarlock, or all where no worker is of Oarlock.
     fn slots_with_fences(&self) -> Vec<usize> {
         let all = 0..self.workers.size();
@@ -147,6 +147,7 @@ impl Runner {
         u32::try_from(slot).is_ok_and(|slot| self.header.is_library(slot))
     }
 
+    async fn kill(&mut self, kind: FaultKind) -> io::Result<bool> {
         let stay = self.lease() * 2;
         let Some(participants) = self.participants(stay).await else { return Ok(false) };
         let victim = if kind == FaultKind::Kill { participants.holder } else { participants.waiter };
@@ -258,7 +259,12 @@ impl Runner {
             self.fault(FaultKind::Pause, Some(participants.holder), None)
         });
         let id = self.fault(FaultKind::Command, None, None);
-        let code = hook.call(Duration::from_nanos(self.shared.now())).await;
+        let holder = match (&participants, &pause) {
+            (None, _) => Holder::None,
+            (Some(_), Some(_)) => Holder::Stopped,
+            (Some(_), None) => Holder::Runs,
+        };
+        let code = hook.call(self.occasion(holder)).await;
         self.hook = Some(hook);
         self.ended(id, Some(code));
         let (holder, waiter, lock) = participants.map_or((None, None, None), |participants| {
@@ -281,6 +287,12 @@ impl Runner {
             self.shared.signal(holder, Signal::CONT);
             self.ended(pause, None);
         }
+    }
+
+    /// When the user's command is called.
+    pub(super) fn occasion(&self, holder: Holder) -> Occasion {
+        let elapsed = Duration::from_nanos(self.shared.now());
+        Occasion { elapsed, phase: self.shared.look(|status| status.phase), holder }
     }
 
     /// Lets every worker end what it does and ask for nothing more, until it is ordered to.

@@ -92,6 +92,11 @@ impl Recorder {
                 let fence = self.fence(w, *fence);
                 *accepted = self.counters.write(lock, fence, *fenced, *plain);
                 shared.order(w, Order::Written { op: *op });
+                shared.change(|status| {
+                    let counted = status.counted.entry(lock.clone()).or_default();
+                    (counted.writes, counted.plain) = (counted.writes + 1, *plain);
+                    counted.refused += u64::from(!*accepted && fence.is_some());
+                });
                 if *accepted {
                     shared.change(|status| {
                         let (last, count) = status.writes.entry(lock.clone()).or_default();
@@ -107,16 +112,16 @@ impl Recorder {
         shared.record_at(at, what);
     }
 
-    fn post(&mut self, w: u32, what: &What) {
-        let shared = Arc::clone(&self.shared);
-        let doing = match what {
-            What::Asked { lock, units, .. } => {
-                let asked = (lock.clone(), units.is_none());
     /// `None` for a worker without fences among others that have them.
     fn fence(&self, w: u32, fence: u64) -> Option<Fence> {
         (!self.shared.look(|status| status.without_fences.contains(&w))).then_some(Fence::new(fence))
     }
 
+    fn post(&mut self, w: u32, what: &What) {
+        let shared = Arc::clone(&self.shared);
+        let doing = match what {
+            What::Asked { lock, units, .. } => {
+                let asked = (lock.clone(), units.is_none());
                 self.asked.insert(w, asked.clone());
                 Doing::Asks { lock: asked.0, alone: asked.1 }
             }
