@@ -1,5 +1,7 @@
 //! `cargo xtask fuzz`: every reader of foreign bytes, for minutes each, in release.
 
+use std::path::Path;
+
 use crate::simulate::number;
 use crate::workspace::{Failure, Workspace, stream};
 
@@ -89,14 +91,36 @@ pub(crate) fn run(workspace: &Workspace, options: &FuzzOptions) -> Result<(), Fa
     // Compilers have no limit.
     let runner = format!("target.'cfg(unix)'.runner=[\"{}\"]", LIMITED.join("\",\""));
     let inputs = workspace.target().join("fuzz");
+    let new = inputs.join("new");
     println!("the input that each target reads is in {}", inputs.display());
     for program in PROGRAMS {
         let mut command = workspace.cargo(["test", "--release", "--locked", "--config", &runner]);
-        command.env("OARLOCK_FUZZ_INPUTS", &inputs);
+        command.env("OARLOCK_FUZZ_INPUTS", &inputs).env("OARLOCK_FUZZ_NEW", &new);
         command.args(*program).args([&*name, "--", "--nocapture", "--test-threads", "2"]);
         stream(command.env("OARLOCK_FUZZ_SECONDS", &seconds))?;
     }
+    println!("{}", said_of(&new));
     Ok(())
+}
+
+/// How many inputs of each target reached something that the corpus does not.
+fn said_of(new: &Path) -> String {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut counts: Vec<_> = entries(new)
+        .map(|target| (target.file_name().to_string_lossy().into_owned(), entries(&target.path()).count()))
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    if counts.is_empty() {
+        return "no input reached anything new".to_owned();
+    }
+    counts.sort();
+    format!(
+        "inputs that reached something new, with which the next run begins, are in {}: {}\n\
+         copy those that the corpus lacks to fuzz/TARGET beside the manifest of the crate",
+        new.display(),
+        counts.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -113,6 +137,21 @@ mod tests {
         };
         assert!(reads("bs=16M"));
         assert!(!reads("bs=3G"));
+    }
+
+    #[test]
+    fn what_reached_something_new_is_counted() {
+        let folder = std::env::temp_dir().join(format!("oarlock-xtask-fuzz-{}", std::process::id()));
+        assert_eq!(said_of(&folder), "no input reached anything new");
+        for file in ["url/1", "url/2", "label/1"] {
+            let file = folder.join(file);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            std::fs::write(file, b"x").expect("a file");
+        }
+        std::fs::create_dir_all(folder.join("slot")).expect("a folder");
+        let said = said_of(&folder);
+        std::fs::remove_dir_all(&folder).expect("it goes");
+        assert!(said.contains(": label 1, url 2\n"), "{said}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How far a long command is: one line for people, who look at a terminal. It is gone without a trace when dropped.
+//! How far a long command is: a line or a few for people, who look at a terminal. It is gone without a trace when dropped.
 
 use std::borrow::Cow;
 use std::io::IsTerminal as _;
@@ -23,6 +23,11 @@ impl Bar {
         }
         signals::unheard(|| bar.enable_steady_tick(Duration::from_millis(200)));
         Self(Some(bar))
+    }
+
+    /// Whether there is a terminal that shows it.
+    pub(crate) fn is_seen(&self) -> bool {
+        self.0.as_ref().is_some_and(|bar| !bar.is_hidden())
     }
 
     /// One step more.

@@ -3,5 +3,6 @@
 pub(crate) mod files;
 pub(crate) mod show;
 pub(crate) mod start;
+mod view;
 pub(crate) mod worker;
 pub(crate) mod zoo;

@@ -17,16 +17,19 @@ struct Pair {
 impl Counters {
     /// Reads both. The fenced one remembers the fence: from then on no smaller one may read or write, or a holder would
     /// read what an older one is about to change.
-    pub fn read(&mut self, lock: &str, fence: Fence) -> (Option<u64>, u64) {
+    /// Without a fence only the plain one is read.
+    pub fn read(&mut self, lock: &str, fence: impl Into<Option<Fence>>) -> (Option<u64>, u64) {
         let pair = self.pair(lock);
-        (pair.fenced.change(fence, |value| *value).ok(), pair.plain)
+        (fence.into().and_then(|fence| pair.fenced.change(fence, |value| *value).ok()), pair.plain)
     }
 
     /// Writes both, and says whether the fenced one accepted it; `None` where its value was not read.
-    pub fn write(&mut self, lock: &str, fence: Fence, fenced: Option<u64>, plain: u64) -> bool {
+    /// Without a fence only the plain one is written.
+    pub fn write(&mut self, lock: &str, fence: impl Into<Option<Fence>>, fenced: Option<u64>, plain: u64) -> bool {
         let pair = self.pair(lock);
         pair.plain = plain;
-        fenced.is_some_and(|value| pair.fenced.change(fence, |stored| *stored = value).is_ok())
+        let write = fence.into().zip(fenced);
+        write.is_some_and(|(fence, value)| pair.fenced.change(fence, |stored| *stored = value).is_ok())
     }
 
     fn pair(&mut self, lock: &str) -> &mut Pair {
@@ -50,5 +53,13 @@ mod tests {
         assert_eq!(counters.read("a", new), (Some(1), 1), "two writes, and the plain one has one");
         assert_eq!(counters.read("a", old), (None, 1));
         assert_eq!(counters.read("b", old), (Some(0), 0));
+    }
+
+    #[test]
+    fn a_write_without_a_fence_changes_the_plain_one_alone() {
+        let mut counters = Counters::default();
+        assert_eq!(counters.read("a", None), (None, 0));
+        assert!(!counters.write("a", None, Some(1), 1));
+        assert_eq!(counters.read("a", Fence::new(1)), (Some(0), 1));
     }
 }

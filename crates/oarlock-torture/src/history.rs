@@ -10,7 +10,7 @@ mod liveness;
 mod order;
 mod violation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ pub struct Rules {
     pub least_takeovers: usize,
     /// The lock has no fences: they are not checked.
     pub unfenced: bool,
+    /// These owners have no fences, though others have: theirs are not checked.
+    without_fences: BTreeSet<u64>,
     /// Holds were broken by force: then a belief may overlap its successor, and only fences are checked.
     pub forced: bool,
 }
@@ -139,6 +141,13 @@ impl Rules {
     #[must_use]
     pub fn unfenced(mut self) -> Self {
         self.unfenced = true;
+        self
+    }
+
+    /// These owners have no fences, though others have.
+    #[must_use]
+    pub fn without_fences(mut self, owners: BTreeSet<u64>) -> Self {
+        self.without_fences = owners;
         self
     }
 
@@ -267,7 +276,8 @@ impl History {
                 order::check(&resource.holds, &mut verdict.violations);
             }
             if !rules.unfenced {
-                fences::check(&resource.holds, rules, &mut verdict.violations);
+                let holds = resource.holds.iter().filter(|hold| !rules.without_fences.contains(&hold.owner));
+                fences::check(&holds.collect::<Vec<_>>(), rules, &mut verdict.violations);
             }
             liveness::check(name, resource, rules, &mut verdict);
         }

@@ -122,6 +122,7 @@ fn check(record: &Record, beliefs: &[Belief]) -> Verdict {
     let kills = record.header.faults.contains(&FaultKind::Kill);
     let rules = Rules::new().least_holds(LEAST_HOLDS).least_takeovers(usize::from(kills)).takeover_within(takeover);
     let rules = if record.header.fencing == "none" { rules.unfenced() } else { rules };
+    let rules = rules.without_fences(record.libraries().owners());
     // Another library has its own way to wait, and by hand servers are broken at any time.
     let idle = IDLE.min(Duration::from_millis(record.header.takeover_ms / 2));
     let is_idle_judged = record.header.lock == OARLOCK && !record.header.by_hand;
@@ -208,7 +209,8 @@ fn checked(excuses: &Excuses<'_>, violation: &Violation) -> Finding {
             return finding(Ruling::Inconclusive, violation.name(), None, violation.to_string());
         }
     };
-    excused(excuses.of(violation), violation.name(), at.as_nanos(), violation.to_string())
+    let sides = excuses.sides(violation).map_or_else(String::new, |sides| format!("; {sides}"));
+    excused(excuses.of(violation), violation.name(), at.as_nanos(), format!("{violation}{sides}"))
 }
 
 /// A violation, or a risk if there is an excuse.

@@ -4,7 +4,7 @@
 //! nanoseconds since the start of the run, on the boot-time clock that the processes of a machine share. The last line
 //! is [`What::Done`], so that a file that was cut off is noticed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 
@@ -52,6 +52,9 @@ pub struct Header {
     /// The other build of Oarlock that every second worker was, as its `--version` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<String>,
+    /// Every second worker was the program of another library, and the others were Oarlock.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
     /// What the store promises about its data, in the words of `docs/guarantees.md`.
     pub consistency: String,
     /// How it notices a dead holder, in the same words.
@@ -81,6 +84,43 @@ pub struct Header {
     pub loses_data: bool,
     /// What the run cannot try on this store, and why.
     pub untried: Vec<String>,
+}
+
+impl Header {
+    /// Whether workers take locks of Oarlock: all of them, or every second one.
+    #[must_use]
+    pub fn has_oarlock(&self) -> bool {
+        self.lock == OARLOCK || self.beside
+    }
+
+    /// Whether Oarlock has fences, and a library beside it has none that the counters could compare.
+    pub(crate) fn has_fences_beside(&self) -> bool {
+        self.beside && self.fencing != "none"
+    }
+
+    /// Whether the workers of a slot take the locks of another library.
+    #[must_use]
+    pub fn is_library(&self, slot: u32) -> bool {
+        self.lock != OARLOCK && (!self.beside || slot % 2 == 1)
+    }
+}
+
+/// The workers that take the locks of another library.
+pub(crate) struct Libraries {
+    /// It has all workers.
+    all: bool,
+    workers: BTreeSet<u32>,
+}
+
+impl Libraries {
+    pub(crate) fn contains(&self, w: u32) -> bool {
+        self.all || self.workers.contains(&w)
+    }
+
+    /// Those whose fences say nothing, by the numbers that the checker has for them.
+    pub(crate) fn owners(&self) -> BTreeSet<u64> {
+        self.workers.iter().copied().map(u64::from).collect()
+    }
 }
 
 /// One lock of a run.
@@ -387,6 +427,15 @@ impl Record {
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         line(&mut to, &self.header)?;
         self.events.iter().try_for_each(|event| line(&mut to, event))
+    }
+
+    /// The workers that took the locks of another library.
+    pub(crate) fn libraries(&self) -> Libraries {
+        let workers = self.events.iter().filter_map(|event| match event.what {
+            What::Started { w, slot } if self.header.is_library(slot) => Some(w),
+            _ => None,
+        });
+        Libraries { all: !self.header.has_oarlock(), workers: workers.collect() }
     }
 
     /// The kind of each lock.

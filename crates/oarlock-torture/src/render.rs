@@ -6,7 +6,7 @@ mod timeline;
 use std::fmt::Write as _;
 
 use crate::judge::{Finding, Judgement, Ruling, beliefs};
-use crate::record::{FaultKind, LockKind, Record, What};
+use crate::record::{FaultKind, Header, LockKind, Record, What};
 
 use timeline::{Timeline, Window};
 
@@ -34,7 +34,7 @@ pub fn page(record: &Record, judgement: &Judgement) -> String {
     let _ = writeln!(
         page,
         "<p>{} on <code>{}</code>: {}, fences {}. Seed {}, {} workers, lease {} ms, {:.1} s.</p>",
-        escaped(&header.lock),
+        escaped(&locks(header)),
         escaped(&header.url),
         escaped(&header.consistency),
         escaped(&header.fencing),
@@ -87,6 +87,12 @@ fn findings(page: &mut String, judgement: &Judgement) {
         let _ = writeln!(page, "<li class=\"{}\">{}</li>", class(finding.ruling), escaped(&sentence(finding)));
     }
     page.push_str("</ul>\n");
+}
+
+/// What took the locks of a run.
+#[must_use]
+pub fn locks(header: &Header) -> String {
+    if header.beside { format!("oarlock and every second worker {}", header.lock) } else { header.lock.clone() }
 }
 
 /// A finding in words, as the page and the command line show it.
@@ -146,6 +152,9 @@ fn legend(page: &mut String, record: &Record) {
         let colour = timeline::colour(number);
         let _ =
             write!(page, "<span class=\"key\" style=\"background:{colour}\"></span> {} ({kind}) ", escaped(&lock.name));
+    }
+    if record.header.beside {
+        page.push_str("</p>\n<p>A lane that is called <i>other</i> has workers of the other library.");
     }
     page.push_str(
         "</p>\n<p>One lane for each worker. A thin line: it waits. A bar: it believes that it holds, with its fence. A bar \

@@ -3,6 +3,7 @@
 pub mod clean;
 mod hook;
 mod scenes;
+mod so_far;
 mod storm;
 
 use std::io::Write;
@@ -15,16 +16,21 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::judge::Ruling;
 use crate::proxy::Held;
-use crate::record::{Event, FaultKind, Header, OARLOCK, What, line};
+use crate::record::{Event, FaultKind, Header, What, line};
 use crate::worker::{Order, name_in_store};
 pub use crate::workers::Server;
-use crate::workers::{BY_ITSELF, Recorder, Shared, Terms, Workers};
+use crate::workers::{BY_ITSELF, Counted, Recorder, Shared, Terms, Workers};
 
 use hook::Hook;
+use so_far::Seen;
 
 /// How long the first grant of every worker may take.
 const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// The storm is at least this part of a run.
+const LEAST_STORM: u32 = 5;
 
 /// Why a worker was not drained: its process ended with a panic.
 pub(crate) const PANICKED: &str = "its process panicked";
@@ -40,28 +46,55 @@ pub struct Setup {
     pub servers: Vec<Server>,
     /// Starts one worker: a process that calls [`work`](crate::worker::work).
     pub command: Box<dyn Fn() -> Command + Send + Sync>,
-    /// A program that takes locks of another library, which is tried instead; see `interop/README.md`.
+    /// A program that takes locks of another library: every worker uses it, or every second one where the header says
+    /// that it takes part beside Oarlock. See `interop/README.md`.
     pub with: Option<String>,
     /// A command of the user that hurts the servers.
     pub fault_cmd: Option<String>,
     /// A direct connection to the store, to see what is left.
     pub locks: Locks,
+    /// Judge the run also while it goes on, for [`Progress::found`].
+    pub live: bool,
 }
 
 /// How far a run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
     /// The phase.
     pub phase: &'static str,
     /// How long it runs.
     pub elapsed: Duration,
+    /// How long faults will still be injected, at least; `None` when they are over.
+    pub left: Option<Duration>,
     /// Holds so far.
     pub holds: u64,
     /// Losses that were told to holders.
     pub losses: u64,
     /// Faults so far.
     pub faults: u64,
+    /// What is broken now, in words.
+    pub active: Vec<String>,
+    /// Writes to the counters so far.
+    pub writes: u64,
+    /// Stale writes that the fenced counters refused.
+    pub refused: u64,
+    /// Updates that were lost where no fence was checked.
+    pub lost_without_fence: u64,
+    /// What was found so far; `None` before the first look, or if [`Setup::live`] does not ask for it.
+    pub found: Option<SoFar>,
+}
+
+/// What is judged of a run that goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SoFar {
+    /// [`Ruling::Ok`] if nothing broke.
+    pub ruling: Ruling,
+    /// The names of what was found, each once.
+    pub names: Vec<&'static str>,
+    /// Later events are judged at the end of the run only: there are too many of them.
+    pub is_final: bool,
 }
 
 /// Runs, and writes the history to `out`.
@@ -74,18 +107,16 @@ pub struct Progress {
 /// [`ErrorKind::Os`] if processes or proxies cannot be started or the history cannot be written;
 /// [`ErrorKind::Unreachable`] if the workers get no lock to begin with.
 pub async fn run<W: Write + Send + 'static>(setup: Setup, out: W, progress: impl Fn(Progress)) -> Result<W> {
-    let Setup { header, servers, command, with, fault_cmd, locks } = setup;
+    let Setup { header, servers, command, with, fault_cmd, locks, live } = setup;
     let (events, queue) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::new(events));
-    let writer = tokio::spawn(write(out, header.clone(), queue));
+    let seen = live.then(|| Arc::new(Seen::new(header.clone())));
+    let writer = tokio::spawn(write(out, header.clone(), queue, seen.clone()));
     let (reports, inbox) = mpsc::unbounded_channel();
     let recorder = tokio::spawn(Recorder::new(Arc::clone(&shared)).work(inbox));
     let terms = Terms {
-        run: header.run.clone(),
-        seed: header.seed,
-        ttl: Duration::from_millis(header.ttl_ms),
         pause: Duration::from_secs(header.workers.into()) / header.rate.max(1),
-        locks: header.locks.clone(),
+        header: header.clone(),
         servers,
         with,
         command,
@@ -94,17 +125,25 @@ pub async fn run<W: Write + Send + 'static>(setup: Setup, out: W, progress: impl
     let random = fastrand::Rng::with_seed(header.seed);
     let hook = fault_cmd.map(|command| Hook::new(command, &header));
     let mut runner = Runner { header, workers, shared: Arc::clone(&shared), random, hook, faults: 0 };
+    let span = Duration::from_millis(runner.header.duration_ms);
     let show = async {
         loop {
-            progress(progress_of(&shared));
+            progress(progress_of(&shared, span));
             tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let look = async {
+        match &seen {
+            Some(seen) => so_far::look(seen, &shared).await,
+            None => std::future::pending().await,
         }
     };
     tokio::select! {
         done = runner.phases(&locks) => done?,
         () = show => {}
+        () = look => {}
     }
-    progress(progress_of(&shared));
+    progress(progress_of(&shared, span));
     drop(runner);
     end(recorder).await?;
     shared.record(What::Done);
@@ -112,11 +151,29 @@ pub async fn run<W: Write + Send + 'static>(setup: Setup, out: W, progress: impl
     end(writer).await?.map_err(|error| Error::new(ErrorKind::Os, "the history cannot be written").because(error))
 }
 
-fn progress_of(shared: &Shared) -> Progress {
+fn progress_of(shared: &Shared, span: Duration) -> Progress {
     let elapsed = Duration::from_nanos(shared.now());
     shared.look(|status| {
-        let (phase, holds, losses, faults) = (status.phase, status.holds, status.losses, status.faults);
-        Progress { phase, elapsed, holds, losses, faults }
+        let left = match (status.phase, status.storm_ends) {
+            ("drain" | "leaks", _) => None,
+            (_, Some(end)) => Some(Duration::from_nanos(end).saturating_sub(elapsed)),
+            // A storm takes at least this part of the run.
+            (_, None) => Some(span.saturating_sub(elapsed).max(span / LEAST_STORM)),
+        };
+        let of_counters = |of: fn(&Counted) -> u64| status.counted.values().map(of).sum();
+        Progress {
+            phase: status.phase,
+            elapsed,
+            left,
+            holds: status.holds,
+            losses: status.losses,
+            faults: status.faults,
+            active: status.active.values().cloned().collect(),
+            writes: of_counters(|counted| counted.writes),
+            refused: of_counters(|counted| counted.refused),
+            lost_without_fence: of_counters(|counted| counted.writes.saturating_sub(counted.plain)),
+            found: status.found.clone(),
+        }
     })
 }
 
@@ -124,10 +181,18 @@ async fn end<T>(task: JoinHandle<T>) -> Result<T> {
     task.await.map_err(|error| Error::new(ErrorKind::Internal, "a part of the run panicked").because(error))
 }
 
-async fn write<W: Write>(mut out: W, header: Header, mut events: mpsc::UnboundedReceiver<Event>) -> std::io::Result<W> {
+async fn write<W: Write>(
+    mut out: W,
+    header: Header,
+    mut events: mpsc::UnboundedReceiver<Event>,
+    seen: Option<Arc<Seen>>,
+) -> std::io::Result<W> {
     line(&mut out, &header)?;
     while let Some(event) = events.recv().await {
         line(&mut out, &event)?;
+        if let Some(seen) = &seen {
+            seen.keep(event);
+        }
     }
     out.flush()?;
     Ok(out)
@@ -157,8 +222,8 @@ impl Runner {
         self.storm().await.map_err(failed)?;
         self.phase("drain");
         self.drain().await;
-        // Another library has keys of its own, which only it can list.
-        if self.header.lock == OARLOCK {
+        // Another library alone has keys of its own, which only it can list.
+        if self.header.has_oarlock() {
             self.phase("leaks");
             self.leaks(locks).await;
         }
@@ -204,12 +269,25 @@ impl Runner {
         self.faults += 1;
         self.shared.change(|status| status.faults += 1);
         let host = host.and_then(|host| self.workers.servers().get(host)).map(Server::name);
+        let of = w.map_or_else(String::new, |w| format!(" of worker {w}"));
+        let to = host.as_ref().map_or_else(String::new, |host| format!(" to {host}"));
+        let (id, words) = (self.faults, format!("{}{of}{to}", kind.words()));
+        self.shared.change(|status| {
+            status.active.insert(id, words);
+        });
         self.shared.record(What::Fault { id: self.faults, kind, w, host });
         self.faults
     }
 
     fn ended(&self, id: u64, effect: Option<i64>) {
+        self.no_longer(id);
         self.shared.record(What::FaultEnded { id, effect, reset: false });
+    }
+
+    fn no_longer(&self, id: u64) {
+        self.shared.change(|status| {
+            status.active.remove(&id);
+        });
     }
 
     /// Ends a fault between a worker and a server, or all servers. A reset is written down with a moment before it: what
@@ -223,6 +301,7 @@ impl Runner {
     ) -> std::io::Result<()> {
         let before = self.shared.now();
         self.heal(slot, host, held)?;
+        self.no_longer(id);
         let (reset, at) = (held == Held::Reset, if held == Held::Reset { before } else { self.shared.now() });
         self.shared.record_at(at, What::FaultEnded { id, effect, reset });
         Ok(())

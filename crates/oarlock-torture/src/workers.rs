@@ -17,11 +17,11 @@ use tokio::process::{Child, ChildStdin};
 use tokio::sync::{mpsc, watch};
 
 use crate::proxy::Proxy;
-use crate::record::{Event, LockSpec, What};
+use crate::record::{Event, Header, What};
 use crate::worker::{Assignment, Order};
 
 pub(crate) use recorder::{BY_ITSELF, Recorder};
-pub(crate) use status::{Doing, Status};
+pub(crate) use status::{Counted, Doing, Status};
 
 /// The exit code of a process whose main thread panicked.
 const PANICKED: i32 = 101;
@@ -45,11 +45,8 @@ impl Server {
 
 /// What every worker of a run is told.
 pub(crate) struct Terms {
-    pub(crate) run: String,
-    pub(crate) seed: u64,
-    pub(crate) ttl: Duration,
+    pub(crate) header: Header,
     pub(crate) pause: Duration,
-    pub(crate) locks: Vec<LockSpec>,
     pub(crate) servers: Vec<Server>,
     pub(crate) with: Option<String>,
     pub(crate) command: Box<dyn Fn() -> Command + Send + Sync>,
@@ -174,17 +171,18 @@ impl Workers {
         let gone = || io::Error::other("a worker process has ended at once");
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else { return Err(gone()) };
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw).ok_or_else(gone)?;
-        let Terms { run, seed, ttl, pause, locks, servers, .. } = &self.terms;
+        let Terms { header, pause, servers, with, .. } = &self.terms;
+        let number = u32::try_from(slot).unwrap_or(u32::MAX);
         let routes = servers.iter().zip(proxies);
         let assignment = Assignment {
             w,
-            seed: seed.wrapping_add(u64::from(w).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            run: run.clone(),
-            ttl_ms: millis(*ttl),
+            seed: header.seed.wrapping_add(u64::from(w).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            run: header.run.clone(),
+            ttl_ms: header.ttl_ms,
             pause_ms: millis(*pause),
-            locks: locks.clone(),
+            locks: header.locks.clone(),
             routes: routes.map(|(server, proxy)| (server.host.clone(), address(proxy.addr()))).collect(),
-            with: self.terms.with.clone(),
+            with: with.clone().filter(|_| header.is_library(number)),
         };
         let mut first = serde_json::to_vec(&assignment)?;
         first.push(b'\n');
@@ -202,9 +200,9 @@ impl Workers {
             }
             let _ = reports.send((w, Report::End));
         });
-        let number = u32::try_from(slot).unwrap_or(u32::MAX);
+        let has_no_fence = header.has_fences_beside() && header.is_library(number);
         self.shared.record(What::Started { w, slot: number });
-        self.shared.change(|status| status.started(w));
+        self.shared.change(|status| status.started(w, has_no_fence));
         Ok((w, child))
     }
 

@@ -13,13 +13,20 @@ use oarlock_zookeeper::{Config, ZooKeeper};
 const SESSION: Duration = Duration::from_secs(8);
 
 async fn client(ensemble: &ZooKeeperEnsemble, session: Duration) -> Result<Locks> {
-    let config = Config::new(ensemble.hosts()).session_timeout(session).digest("ada", "secret");
+    client_of(ensemble.hosts(), session).await
+}
+
+async fn client_of(hosts: Vec<String>, session: Duration) -> Result<Locks> {
+    let config = Config::new(hosts).session_timeout(session).digest("ada", "secret");
     Ok(Locks::over(ZooKeeper::open(config).await?)?)
 }
 
 /// A waiter for a lock that another client holds: when it was granted, and by which fence.
 async fn rival(ensemble: &ZooKeeperEnsemble, name: &'static str, session: Duration) -> Result<Rival> {
-    let client = client(ensemble, session).await?;
+    rival_of(client(ensemble, session).await?, name).await
+}
+
+async fn rival_of(client: Locks, name: &'static str) -> Result<Rival> {
     let lock = client.mutex(name).wait(Duration::from_secs(60));
     let waiting = tokio::spawn(async move { lock.lock().await.map(|guard| (guard, Instant::now())) });
     let name = oarlock_core::ResourceName::new(name)?;
@@ -166,5 +173,35 @@ async fn without_a_majority_belief_ends_and_nothing_is_granted() -> Result<()> {
     ensure!(guard.loss().is_some(), "it came back to life");
     let late = holder.mutex("other").wait(SESSION).lock().await;
     ensure!(late.as_ref().map_err(oarlock_core::Error::kind).err() != Some(ErrorKind::Internal), "{late:?}");
+    Ok(())
+}
+
+/// The holder reaches the leader only, which is cut off from the others and goes on answering: belief ends before they
+/// give the lock away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_keeps_no_lock() -> Result<()> {
+    let Some(ensemble) = ZooKeeperEnsemble::start_apart_or_skip()? else { return Ok(()) };
+    let leader = ensemble.leader()?;
+    let (mut others, of_leader) = (ensemble.hosts(), vec![ensemble.hosts()[leader].clone()]);
+    others.remove(leader);
+    let holder = client_of(of_leader, SESSION).await?;
+    let guard = Arc::new(holder.mutex("job").lock().await?);
+    let rival = rival_of(client_of(others, SESSION).await?, "job").await?;
+    let ends = end_of_belief(&guard);
+    ensemble.cut(leader)?;
+    let cut = Instant::now();
+    let (next, granted) = rival.granted(Duration::from_secs(60)).await?;
+    ensure!(ends.is_finished(), "both believed");
+    let ended = ends.await?;
+    println!("belief ended {:?} after the cut, {:?} before the next grant", ended - cut, granted - ended);
+    ensure!(ended < granted && next.fence() > guard.fence());
+    ensure!(!ensemble.leads(leader), "it is not cut off: nothing is tested");
+    ensure!((0..3).any(|number| ensemble.leads(number)), "no other member leads");
+
+    ensemble.heal(leader)?;
+    let fence = next.fence();
+    next.release().await?;
+    let again = tokio::time::timeout(Duration::from_secs(30), holder.mutex("job").wait_forever().lock()).await??;
+    ensure!(again.fence() > fence);
     Ok(())
 }

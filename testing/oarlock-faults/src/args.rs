@@ -24,6 +24,7 @@ cargo xtask faults [--resume [--any-commit]] [--only STORE]â€¦ [--fault FAULT]â€
     --seconds S    how long a run takes; by default 15
     --dry          write neither the file of runs nor the table; so do --only and --fault without --resume
     --also PROGRAM another build of oarlock, for the case two-builds
+    --older PROGRAM an older build of oarlock that knows an older format of tables, for the case format-raised
     --within S     start no run after so many seconds
     --jobs J       so many at a time, on different servers; by default 1
 
@@ -71,6 +72,8 @@ pub(crate) struct Options {
     pub(crate) jobs: u64,
     /// Another build, for cases with two.
     pub(crate) also: Option<PathBuf>,
+    /// A build that knows an older format of tables.
+    pub(crate) older: Option<PathBuf>,
     /// No run starts after so many seconds.
     pub(crate) within: u64,
 }
@@ -91,7 +94,11 @@ impl Options {
     /// Whether a case of a topology that is selected is to be run.
     pub(crate) fn selects_case(&self, case: &Case) -> bool {
         let is_named = self.faults.is_empty() || self.faults.iter().any(|fault| fault == case.name());
-        is_named && (case.fault != Fault::TwoBuilds || self.also.is_some())
+        let has_builds = match case.fault {
+            Fault::TwoBuilds => self.also.is_some(),
+            _ => !case.topology.older || self.older.is_some(),
+        };
+        is_named && has_builds
     }
 
     /// Whether a run of the file is of a case and a seed that are selected. What is wrong with others is not of this run.
@@ -111,8 +118,8 @@ pub(crate) const LOAD_WORKER: &str = "__load";
 pub(crate) const POWER_WORKER: &str = "__power";
 
 /// The flags that loads do not use.
-const OF_FAULTS: [&str; 8] =
-    ["--resume", "--any-commit", "--fault", "--runs", "--seconds", "--also", "--within", "--jobs"];
+const OF_FAULTS: [&str; 9] =
+    ["--resume", "--any-commit", "--fault", "--runs", "--seconds", "--also", "--older", "--within", "--jobs"];
 
 /// The flags that faults do not use.
 const OF_LOADS: [&str; 2] = ["--on", "--for"];
@@ -136,6 +143,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         seconds: 15,
         jobs: 1,
         also: None,
+        older: None,
         within: u64::MAX,
     };
     let (mut churn, mut stores, mut given) = (600, Vec::new(), Vec::new());
@@ -158,6 +166,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "--runs" => options.runs = number(&arg, &value()?, 1..=10_000)?,
             "--seconds" => options.seconds = number(&arg, &value()?, 3..=3600)?,
             "--also" => options.also = Some(value()?.into()),
+            "--older" => options.older = Some(value()?.into()),
             "--within" => options.within = number(&arg, &value()?, 1..=1_000_000)?,
             "--jobs" => options.jobs = number(&arg, &value()?, 1..=32)?,
             other => return Err(format!("faults does not know `{other}`")),
@@ -258,6 +267,8 @@ mod tests {
         let builds = ("redis", "one server", "two-builds");
         assert!(covers("", kill, 1) && covers("--runs 3", kill, 3) && covers("--also x", builds, 1));
         assert!(!covers("", kill, 2) && !covers("", library, 1) && !covers("", builds, 1));
+        let raised = ("postgres", "older format", "format-raised");
+        assert!(covers("--older x", raised, 1) && !covers("--also x", raised, 1) && !covers("--older x", builds, 1));
         assert!(covers("--only libraries", library, 1) && !covers("--only libraries", kill, 1));
         assert!(covers("--only redis --fault kill", kill, 1) && !covers("--only redis --fault cut", kill, 1));
     }

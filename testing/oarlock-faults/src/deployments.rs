@@ -9,7 +9,7 @@ mod single;
 mod sql;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,10 @@ pub(crate) enum ServerFault {
     /// It is cut off from the other servers, and not from its clients, which reach all other servers too. A master without
     /// `min_replicas` is cut off from its replicas a little earlier.
     CutLeader,
+    /// The format of the tables is raised, while clients of the older one run.
+    RaiseFormat,
+    /// A server that clients have their sessions at is killed or stopped, and they go on with them at other servers.
+    MoveSessions,
     /// The master dies with grants that no replica has.
     LostFailover,
     /// The server is killed and has lost everything when it is back.
@@ -77,6 +81,8 @@ impl ServerFault {
             Self::Failover => "failover",
             Self::FreezeLeader => "leader-freeze",
             Self::CutLeader => "leader-cut",
+            Self::MoveSessions => "session-moved",
+            Self::RaiseFormat => "format-raised",
             Self::LostFailover => "lost-failover",
             Self::Forget => "server-forgets",
         }
@@ -147,6 +153,8 @@ pub(crate) struct Topology {
     pub(crate) faults: &'static [ServerFault],
     /// The newer server that it needs.
     pub(crate) newer: Option<Newer>,
+    /// Whether its tables are those of an older build of Oarlock.
+    pub(crate) older: bool,
     pub(crate) start: fn() -> anyhow::Result<Box<dyn Deployment>>,
 }
 
@@ -175,7 +183,13 @@ const SINGLE: &[ServerFault] = &[ServerFault::Kill, ServerFault::Freeze, ServerF
 const LED_OR_CUT: &[ServerFault] =
     &[ServerFault::Failover, ServerFault::FreezeLeader, ServerFault::CutLeader, ServerFault::Restart];
 const CLUSTER: &[ServerFault] = &[ServerFault::Failover, ServerFault::Restart];
-const LED: &[ServerFault] = &[ServerFault::Failover, ServerFault::FreezeLeader, ServerFault::Restart];
+const ENSEMBLE: &[ServerFault] = &[
+    ServerFault::Failover,
+    ServerFault::FreezeLeader,
+    ServerFault::CutLeader,
+    ServerFault::MoveSessions,
+    ServerFault::Restart,
+];
 
 type Start = fn() -> anyhow::Result<Box<dyn Deployment>>;
 
@@ -198,8 +212,15 @@ const fn topology(
         ttl_ms,
         faults,
         newer: None,
+        older: false,
         start,
     }
+}
+
+/// A database whose tables a build of Oarlock creates that knows an older format.
+const fn older_format(store: &'static str, start: Start) -> Topology {
+    const RAISE: &[ServerFault] = &[ServerFault::RaiseFormat];
+    Topology { fresh: true, older: true, ..servers_only(topology(store, "older format", 2000, RAISE, start)) }
 }
 
 /// A newer server, by its folder and its program.
@@ -309,6 +330,9 @@ pub(crate) static ALL: &[Topology] = &[
     })),
     upgraded("redis", 2000, Newer::REDIS, || single::start_older(Redis::start_with, Newer::REDIS)),
     upgraded("etcd", 2000, Newer::ETCD, || single::start_older(Etcd::start_with, Newer::ETCD)),
+    older_format("postgres", || single::start_without_tables(Postgres::start_with)),
+    older_format("mariadb", || single::start_without_tables(MariaDb::start_with)),
+    older_format("mysql", || single::start_without_tables(MySql::start_with)),
     moved_clock("redis", || single::start_clocked(RedisClock::start_with)),
     moved_clock("postgres", || single::start_clocked(PostgresClock::start_with)),
     moved_clock("mariadb", || single::start_clocked(MariaDbClock::start_with)),
@@ -326,7 +350,7 @@ pub(crate) static ALL: &[Topology] = &[
     own_disk("etcd", || disk::start::<EtcdProgram>(&[])),
     own_disk("zookeeper", || disk::start::<ZooKeeperProgram>(&[("forceSync", "yes")])),
     topology("etcd", "three members", 2000, LED_OR_CUT, cluster::etcd),
-    topology("zookeeper", "three members", 2000, LED, cluster::zookeeper),
+    topology("zookeeper", "three members", 2000, ENSEMBLE, cluster::zookeeper),
     topology("redlock", "three masters", 1000, SINGLE, cluster::redlock),
     Topology { may_overlap: true, ..topology("redis", "cluster", 1000, CLUSTER, cluster::redis) },
     topology("redis", "sentinel, min_replicas=2", 2000, LED_OR_CUT, || sentinel::start(2)),
@@ -384,7 +408,12 @@ fn until(what: &str, mut is: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Re
 
 /// Creates what a store needs before its first lock.
 pub(crate) fn init(url: &str) -> anyhow::Result<()> {
-    let done = Command::new(program()?).args(["init", "-u", url]).env_remove("OARLOCK_URL").output()?;
+    init_with(&program()?, url)
+}
+
+/// The same with another build.
+pub(crate) fn init_with(program: &Path, url: &str) -> anyhow::Result<()> {
+    let done = Command::new(program).args(["init", "-u", url]).env_remove("OARLOCK_URL").output()?;
     ensure!(done.status.success(), "oarlock init: {}", String::from_utf8_lossy(&done.stderr));
     Ok(())
 }

@@ -9,6 +9,9 @@
 //! It must not make much of little either: `cargo xtask fuzz` limits the memory of the process. A process that asks for
 //! more is aborted and prints nothing, so the input that is read is written to the folder `OARLOCK_FUZZ_INPUTS`, if that
 //! is set.
+//!
+//! With the folder `OARLOCK_FUZZ_NEW` a run begins also with the inputs that earlier ones left there, below the name of
+//! the target, and leaves those that reached something new.
 
 mod mutate;
 
@@ -17,7 +20,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -99,7 +102,11 @@ pub fn fuzz_at_least(
 ) -> Report {
     let mut kept = files(corpus);
     kept.extend_from_slice(more);
+    let new = std::env::var_os("OARLOCK_FUZZ_NEW").map(|folder| New::in_folder(&Path::new(&folder).join(name)));
+    assert!(!matches!(new, Some(Err(_))), "{name}: no folder for new inputs: {new:?}");
+    let new = new.and_then(Result::ok);
     assert!(!kept.is_empty(), "{name}: no corpus in {}", corpus.display());
+    kept.extend(new.iter().flat_map(New::earlier));
     let watched = Watched::start(name);
     let written = std::env::var_os("OARLOCK_FUZZ_INPUTS").map(|folder| Written::to(Path::new(&folder), name));
     assert!(!matches!(written, Some(Err(_))), "{name}: no file for its inputs: {written:?}");
@@ -124,13 +131,38 @@ pub fn fuzz_at_least(
         let other = rng.usize(..kept.len());
         mutate::change(&mut input, &kept[other], words, &mut rng);
         input.truncate(MOST_BYTES);
-        if seen.insert(run(&input).0) && kept.len() < MOST_KEPT {
+        let outcome = run(&input).0;
+        if seen.insert(outcome) && kept.len() < MOST_KEPT {
+            if let Some(new) = &new {
+                let done = new.keep(outcome, &input);
+                assert!(done.is_ok(), "{name}: a new input cannot be written: {done:?}");
+            }
             kept.push(input);
         }
         inputs += 1;
     }
     println!("{name}: {inputs} inputs in {:.1} s, {} outcomes", started.elapsed().as_secs_f64(), seen.len());
     Report { inputs, outcomes: seen.len() }
+}
+
+/// Inputs that reached something new, one file for each outcome.
+#[derive(Debug)]
+struct New(PathBuf);
+
+impl New {
+    fn in_folder(folder: &Path) -> std::io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        Ok(Self(folder.to_owned()))
+    }
+
+    /// Those of earlier runs.
+    fn earlier(&self) -> Vec<Vec<u8>> {
+        files(&self.0)
+    }
+
+    fn keep(&self, outcome: u64, input: &[u8]) -> std::io::Result<()> {
+        std::fs::write(self.0.join(format!("{outcome:016x}")), input)
+    }
 }
 
 /// The input that is read, as a file: what is left of a process that is aborted.
@@ -239,6 +271,36 @@ mod tests {
             assert_eq!(std::fs::read(folder.join("tests")).unwrap(), input);
         }
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// In a process of its own: the folder is named by a variable.
+    #[test]
+    fn an_input_that_reached_something_new_is_kept_and_the_next_run_begins_with_it() {
+        const NAME: &str = "tests::an_input_that_reached_something_new_is_kept_and_the_next_run_begins_with_it";
+        let depth = |input: &[u8]| b"lo!".iter().zip(input).take_while(|(a, b)| a == b).count();
+        if std::env::var_os("OARLOCK_FUZZ_NEW").is_some() {
+            let reads = std::cell::Cell::new(0);
+            fuzz("new", Path::new("nowhere"), &[b"x".to_vec()], &[], |input| {
+                reads.set(reads.get() + 1);
+                if depth(input) == 3 && reads.get() < 10 {
+                    println!("it was there from the beginning");
+                }
+                Seen::of(depth(input))
+            });
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("oarlock-fuzz-new-{}", std::process::id()));
+        let run = || {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let done = again.args(["--exact", NAME, "--nocapture"]).env("OARLOCK_FUZZ_NEW", &folder).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stdout).into_owned();
+            assert!(done.status.success(), "{said}");
+            (files(&folder.join("new")), said.contains("from the beginning"))
+        };
+        let (first, second) = (run(), run());
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((first.0.iter().map(|input| depth(input)).max(), first.1), (Some(3), false), "{first:?}");
+        assert_eq!((second.0.len(), second.1), (first.0.len(), true), "{second:?}");
     }
 
     #[test]

@@ -25,7 +25,9 @@ mod redis_command;
 mod redis_sentinel;
 mod redis_tls;
 mod redis_user;
+mod socks;
 mod zookeeper;
+mod zookeeper_peers;
 mod zookeeper_tls;
 
 use std::fmt;

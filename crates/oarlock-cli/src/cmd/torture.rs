@@ -59,6 +59,9 @@ pub(crate) struct TortureRunArgs {
     /// Try another lock library instead: a program that takes its locks on command, see interop/README.md
     #[arg(hide_short_help = true, long, value_name = "CMD")]
     pub(crate) with: Option<String>,
+    /// With --with: every second worker is that library and the others are Oarlock, in a layout of the URL that both have
+    #[arg(hide_short_help = true, long, requires = "with")]
+    pub(crate) beside: bool,
     /// Every second worker is this program: another build of oarlock, as during a rolling upgrade
     #[arg(hide_short_help = true, long, value_name = "PROGRAM", conflicts_with = "with")]
     pub(crate) also: Option<PathBuf>,

@@ -70,6 +70,7 @@ pub(crate) fn replayed(args: &ReplayArgs) -> Result<TortureRunArgs, Failure> {
         fault_cmd: args.fault_cmd.clone(),
         faults: header.faults,
         with: args.with.clone(),
+        beside: header.beside,
         also: args.also.clone(),
         server: args.server.clone(),
         by_hand: header.by_hand,

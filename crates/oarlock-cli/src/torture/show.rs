@@ -6,7 +6,7 @@ use std::time::Duration;
 use oarlock_core::text::plain;
 use oarlock_torture::judge::{Judgement, Ruling};
 use oarlock_torture::record::{Record, What};
-use oarlock_torture::render::{meaning, sentence};
+use oarlock_torture::render::{locks, meaning, sentence};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure};
@@ -48,6 +48,7 @@ fn document(record: &Record, judgement: &Judgement, history: Option<&Path>) -> V
         "run": header.run,
         "seed": header.seed,
         "lock": header.lock,
+        "beside": header.beside,
         "url": header.url,
         "consistency": header.consistency,
         "fencing": header.fencing,
@@ -62,7 +63,7 @@ fn text(record: &Record, judgement: &Judgement, history: Option<&Path>) -> Strin
     let (header, figures) = (&record.header, &judgement.figures);
     let mut lines = vec![format!(
         "{} on {}: {}, fences {}",
-        plain(&header.lock),
+        plain(&locks(header)),
         plain(&header.url),
         plain(&header.consistency),
         plain(&header.fencing)

@@ -13,9 +13,8 @@ use oarlock::driver::{MAX_TTL, MIN_TTL};
 use oarlock_torture::judge::judge;
 use oarlock_torture::record::{FaultKind, Header, LockKind, LockSpec, MOST_CLAIMS, OARLOCK, VERSION};
 use oarlock_torture::run::clean::{LOCKS, clean};
-use oarlock_torture::run::{Progress, Server, Setup, run};
+use oarlock_torture::run::{Server, Setup, run};
 
-use crate::bar::Bar;
 use crate::child::this_program;
 use crate::cmd::torture::TortureRunArgs;
 use crate::exit::{Code, Exit, Failure};
@@ -23,6 +22,7 @@ use crate::messages::Messages;
 use crate::output::{self, Format};
 use crate::signals::{self, FORWARDED, Signals};
 use crate::store::Store;
+use crate::torture::view::View;
 use crate::torture::worker::SUBCOMMAND;
 use crate::torture::{files, show};
 
@@ -32,6 +32,9 @@ const DURATIONS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=D
 /// How often workers ask in a second: servers on this machine are most likely there to be tried.
 const NEAR_RATE: u32 = 100;
 const FAR_RATE: u32 = 50;
+
+/// Two workers of Oarlock contend with two of the other library.
+const LEAST_BESIDE: u32 = 4;
 
 pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
     if !DURATIONS.contains(&args.duration) {
@@ -45,11 +48,30 @@ pub(crate) fn main(args: &TortureRunArgs) -> Result<Exit, Failure> {
         let message = "the locks of mem: exist in one process only, so that no other process can contend for them";
         return Err(Failure::new(Code::Config, message));
     }
+    if args.beside {
+        can_share(store.url.layout(), args.workers)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(signals::block_all).build();
     let runtime = runtime.map_err(|error| Failure::os("cannot start", error))?;
     let done = runtime.block_on(start(args, &store));
     runtime.shutdown_background();
     done
+}
+
+/// Another library excludes Oarlock only where Oarlock writes what that library reads.
+fn can_share(layout: Option<&str>, workers: u32) -> Result<(), Failure> {
+    let refused = |why: &str| Err(Failure::new(Code::Config, format!("--beside: {why}")));
+    match layout {
+        None => refused("no other library takes the locks of this store"),
+        Some("native") => refused(
+            "in the native layout Oarlock and another library do not exclude each other: write ?layout=plain or redisson \
+             (Redis), go (etcd), curator or kazoo (ZooKeeper) in the URL",
+        ),
+        Some(_) if workers < LEAST_BESIDE => {
+            Err(Failure::usage(format!("--beside needs at least {LEAST_BESIDE} workers, two of each library")))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// How many claims a run may make: its scenes alone take about 25 leases, and each fault has some seconds for its takeover.
@@ -79,7 +101,7 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
     let out = BufWriter::new(File::create(&path).map_err(failed)?);
     store.messages.detail(&format!("seed {}, history {}", header.seed, path.display()));
     let name = header.run.clone();
-    let bar = Bar::new(store.messages, header.duration_ms, "{bar:20} {wide_msg} {elapsed}");
+    let view = View::new(store.messages, &header);
     let setup = Setup {
         header,
         servers,
@@ -87,13 +109,14 @@ async fn start(args: &TortureRunArgs, store: &Store) -> Result<Exit, Failure> {
         with: args.with.clone(),
         fault_cmd: args.fault_cmd.clone(),
         locks: locks.clone(),
+        live: view.is_seen(),
     };
     let ran = tokio::select! {
         biased;
         signal = signals.stop() => Err(Failure::quiet(Exit::signal(signal.as_raw()))),
-        ran = run(setup, out, |progress| show_progress(&bar, progress)) => ran.map(drop).map_err(Failure::from),
+        ran = run(setup, out, |progress| view.show(&progress)) => ran.map(drop).map_err(Failure::from),
     };
-    drop(bar);
+    drop(view);
     if ran.is_err() {
         // The workers are dead; what they held need not wait for its lease.
         match clean(&locks, Some(&name)).await {
@@ -216,9 +239,9 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
     let word = |key: &str| words.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| *value).to_owned();
     let near = servers.iter().all(|server| server.addr.ip().is_loopback());
     let mut kinds = vec![(LOCKS[0], LockKind::Mutex), (LOCKS[1], LockKind::Mutex)];
-    // Another library is tried with what every library has, and promises what its own page says.
-    let ours = args.with.is_none();
-    if can.units && ours {
+    // Another library is tried with what every library has, and alone it promises what its own page says.
+    let ours = args.with.is_none() || args.beside;
+    if can.units && args.with.is_none() {
         kinds.extend([(LOCKS[2], LockKind::ReadWrite), (LOCKS[3], LockKind::Semaphore(3))]);
     }
     let mut faults = FaultKind::OF_PROCESSES.to_vec();
@@ -243,6 +266,7 @@ fn header(args: &TortureRunArgs, store: &Store, locks: &Locks, servers: &[Server
         url: store.url.to_string(),
         lock: args.with.clone().unwrap_or_else(|| OARLOCK.to_owned()),
         also: None,
+        beside: args.beside,
         consistency: if ours { word("consistency") } else { "unknown".to_owned() },
         liveness: if ours { word("liveness") } else { "unknown".to_owned() },
         fencing: if ours { word("fencing") } else { "none".to_owned() },
@@ -283,12 +307,6 @@ pub(crate) fn say_cleaned(names: &[String], ended: bool, messages: Messages) -> 
             Ok(())
         }
     }
-}
-
-fn show_progress(bar: &Bar, progress: Progress) {
-    bar.position(output::millis(progress.elapsed));
-    let Progress { phase, holds, losses, faults, .. } = progress;
-    bar.message(format!("{phase}: {holds} holds, {faults} faults, {losses} losses told"));
 }
 
 #[cfg(test)]

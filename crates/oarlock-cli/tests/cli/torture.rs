@@ -9,6 +9,7 @@ use serde_json::Value;
 use oarlock_torture::broken::Flaw;
 use oarlock_torture::record::EVENTS_OF_A_CLAIM;
 
+use super::job::Terminal;
 use super::support::{Done, Running, TestContext, await_death, await_true, children, finish, is_alive};
 
 /// A run with a short lease takes a quarter of a minute, and several times that on a busy machine.
@@ -204,6 +205,47 @@ fn a_server_that_forgets_is_found() {
     assert!(findings.iter().all(|finding| finding["name"] != "FenceOrder"), "{found:#}");
 }
 
+/// The command is told for what it is called.
+#[test]
+fn a_fault_command_learns_the_phase_and_what_the_holder_does() {
+    let context = TestContext::new();
+    let calls = context.path("calls");
+    let command = format!("echo $OARLOCK_TORTURE_FAULT $OARLOCK_TORTURE_PHASE $OARLOCK_TORTURE_HOLDER >> {calls}");
+    Run::new(&context, &context.url(), "500ms", &["--faults", "command", "--fault-cmd", &command]);
+    let calls = text_of(&calls);
+    let mut calls = calls.lines();
+    assert_eq!((calls.next(), calls.next()), (Some("1 scenes stopped"), Some("2 scenes runs")));
+    assert_eq!(calls.next(), Some("3 storm any"));
+}
+
+/// People who look at a terminal follow the run; a pipe gets nothing.
+#[test]
+fn a_terminal_shows_what_is_broken_and_what_was_found_while_it_runs() {
+    let context = TestContext::new();
+    let (url, history) = (context.url(), context.path("history.jsonl"));
+    let oarlock = env!("CARGO_BIN_EXE_oarlock");
+    let words = ["torture", "-u", &url, "--ttl", "1s", "--duration", "3s", "--faults", "pause", "--history", &history];
+    let mut terminal = Terminal::with(&context, &[&[oarlock], &words[..]].concat());
+    for text in [
+        "calm: 0 s, about ",
+        " of faults left",
+        "not looked at yet",
+        "scenes: ",
+        "holder stopped (SIGSTOP) of worker ",
+        " grants, ",
+        " losses told to holders",
+        "no promise was broken",
+        "faults are over",
+        // It is gone before the verdict comes.
+        "oarlock on local:",
+        "INCONCLUSIVE: ",
+    ] {
+        terminal.expect(text);
+    }
+    let done = Running::start(context.bare(words)).finish_within(BOUND);
+    assert_eq!((done.code, done.err.as_str()), (Some(3), ""), "{done:?}");
+}
+
 #[test]
 fn a_run_that_left_the_network_alone_is_not_ok() {
     let Some(server) = Redis::start_or_skip().unwrap() else { return };
@@ -337,6 +379,105 @@ fn another_lock_that_excludes_no_one_is_a_violation() {
     let findings = found["findings"].as_array().unwrap();
     assert!(findings.iter().any(|finding| finding["name"] == "Overlap"), "{found:#}");
     assert!(number(&found["lost_without_fence"]) > 0, "{found:#}");
+}
+
+/// A lock as many programs write it: `SET NX PX` with a token of one's own, renewed whenever it is asked whether it holds.
+/// `$SET` says how it takes a key that no program like it has.
+const PLAIN_PEER: &str = r#"
+host=${OARLOCK_TORTURE_HOSTS%%:*} port=${OARLOCK_TORTURE_HOSTS##*:}
+ask() { timeout 2 redis-cli -h "$host" -p "$port" "$@" < /dev/null; }
+mine="redis.call('get', KEYS[1]) == ARGV[1]"
+echo ready plain 1
+while read -r verb handle kind lock lease wait; do
+  case $verb in
+    lock)
+      name=$lock px=${lease#renew:} token=plain-$$-$handle end=$(($(date +%s%3N) + wait))
+      while :; do
+        case $(ask get "$name") in
+          plain-*) ;;
+          *) [ "$(ask set "$name" "$token" $SET px "$px")" = OK ] && { echo "held $handle 0 -"; break; } ;;
+        esac
+        [ "$(date +%s%3N)" -ge "$end" ] && { echo "busy $handle"; break; }
+        sleep 0.03
+      done ;;
+    held)
+      renewed=$(ask eval "return $mine and redis.call('pexpire', KEYS[1], ARGV[2]) or 0" 1 "$name" "$token" "$px")
+      [ "$renewed" = 1 ] && echo "yes $handle" || echo "no $handle" ;;
+    *)
+      ask eval "return $mine and redis.call('del', KEYS[1]) or 0" 1 "$name" "$token" > /dev/null
+      echo "freed $handle 0" ;;
+  esac
+done
+"#;
+
+/// Runs that program beside Oarlock.
+fn beside(set: &str, faults: &str) -> Option<Value> {
+    let server = Redis::start_or_skip().unwrap()?;
+    let context = TestContext::new();
+    let program = context.path("peer.sh");
+    std::fs::write(&program, format!("SET={set}{PLAIN_PEER}")).unwrap();
+    let (url, with) = (format!("{}?layout=plain", server.url()), format!("sh {program}"));
+    let run = Run::new(&context, &url, "1s", &["--beside", "--with", &with, "--faults", faults]);
+    let mut found = run.json();
+    assert_eq!(found["beside"], true, "{found:#}");
+    // The grants of each slot: the other library has the odd ones.
+    let events: Vec<Value> = text_of(&run.history).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &'static str| events.iter().filter(move |event| event["ev"] == name);
+    let slots: std::collections::BTreeMap<u64, u64> =
+        of("started").map(|event| (number(&event["w"]), number(&event["slot"]))).collect();
+    let odd = of("granted").filter(|event| slots[&number(&event["w"])] % 2 == 1).count();
+    let even = of("granted").count() - odd;
+    assert!(odd > 10 && even > 10, "{odd} grants of the other library, {even} of Oarlock: {found:#}");
+    assert!(of("phase").any(|event| event["name"] == "leaks"), "{found:#}");
+    found["code"] = run.done.code.into();
+    Some(found)
+}
+
+#[test]
+fn another_lock_that_takes_part_shares_the_lock_with_oarlock() {
+    let Some(found) = beside("nx", "pause,kill,kill-waiter") else { return };
+    // Some faults were left out; and this lock cannot know that its lease ended while it was stopped.
+    assert!(found["code"] == 3 || found["code"] == 2, "{found:#}");
+    for finding in found["findings"].as_array().unwrap() {
+        assert_ne!(finding["ruling"], "VIOLATION", "{found:#}");
+    }
+    assert!(number(&found["stale_writes_refused"]) > 0, "{found:#}");
+    let locks = found["figures"]["locks"].as_object().unwrap();
+    assert!(locks.values().all(|lock| number(&lock["unfenced"]) > 0), "{found:#}");
+}
+
+#[test]
+fn another_lock_that_breaks_in_is_found() {
+    let Some(found) = beside("", "pause") else { return };
+    assert_eq!((&found["code"], &found["verdict"]), (&1.into(), &"VIOLATION".into()), "{found:#}");
+    let findings = found["findings"].as_array().unwrap();
+    let is = |finding: &Value| {
+        let what = finding["what"].as_str().unwrap_or_default();
+        finding["name"] == "Overlap" && what.contains("is Oarlock,") && what.contains("is the other library")
+    };
+    assert!(findings.iter().any(is), "{found:#}");
+}
+
+#[test]
+fn another_lock_takes_part_only_where_both_lock_the_same_keys() {
+    let context = TestContext::new();
+    let (local, redis) = (context.url(), "redis://127.0.0.1:1");
+    let plain = format!("{redis}?layout=plain");
+    for (url, flags, code, why) in [
+        (local.as_str(), vec!["--with", "true"], 78, "no other library"),
+        (redis, vec!["--with", "true"], 78, "layout=plain"),
+        (&plain, vec!["--with", "true", "--workers", "3"], 64, "at least 4 workers"),
+        (&plain, vec![], 64, "--with"),
+        // It is the server that is missing.
+        (&plain, vec!["--with", "true"], 69, "redis"),
+        ("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", vec!["--with", "true"], 69, "redlock"),
+    ] {
+        let mut command = context.bare(["torture", "--history", "/dev/null", "--beside", "-u", url]);
+        command.args(flags);
+        let done = finish(command);
+        assert_eq!((done.code, done.out.as_str()), (Some(code), ""), "{done:?}");
+        assert!(done.err.contains(why), "{done:?}");
+    }
 }
 
 /// A program of another library that does not notice the end of its input is killed with the run, however that ends.

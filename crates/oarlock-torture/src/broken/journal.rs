@@ -111,6 +111,7 @@ impl Journal {
             url: "mem:".to_owned(),
             lock: OARLOCK.to_owned(),
             also: None,
+            beside: false,
             // The weakest of all promises: what excuses too much would let a broken lock pass.
             consistency: "best effort".to_owned(),
             liveness: "lease and process".to_owned(),

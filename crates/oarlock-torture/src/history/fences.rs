@@ -6,16 +6,16 @@ use oarlock_core::Weight;
 
 use super::{Hold, Rules, Violation};
 
-pub(super) fn check(holds: &[Hold], rules: &Rules, found: &mut Vec<Violation>) {
+pub(super) fn check(holds: &[&Hold], rules: &Rules, found: &mut Vec<Violation>) {
     let mut seen = HashMap::with_capacity(holds.len());
     for (at, hold) in holds.iter().enumerate() {
         if let Some(first) = seen.insert(hold.fence, at) {
-            let first: &Hold = &holds[first];
-            found.push(Violation::FenceRepeated { first: first.clone(), second: hold.clone() });
+            let (first, second) = (holds[first].clone(), (*hold).clone());
+            found.push(Violation::FenceRepeated { first, second });
         }
     }
 
-    let mut by_grant: Vec<&Hold> = holds.iter().collect();
+    let mut by_grant: Vec<&Hold> = holds.to_vec();
     by_grant.sort_by_key(|hold| (hold.granted, hold.fence));
     let mut by_ask = by_grant.clone();
     by_ask.sort_by_key(|hold| hold.asked);

@@ -13,8 +13,10 @@ pub(super) fn findings(record: &Record, excuses: &Excuses<'_>, figures: &Figures
         let lost = counted.lost_with_fence();
         if lost > 0 {
             let lock = named(lock);
-            let what =
-                format!("the fenced counter of {lock} lost {lost} of {} updates", counted.writes - counted.refused);
+            let what = format!(
+                "the fenced counter of {lock} lost {lost} of {} updates",
+                counted.writes - counted.refused - counted.unfenced
+            );
             findings.push(excused(excuses.of_fences(end), "LostUpdate", end, what));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::history::{Hold, Violation};
-use crate::record::{FaultKind, OARLOCK, Record, What};
+use crate::record::{FaultKind, Libraries, Record, What};
 
 /// A holder whose connections were reset towards both sides learns of it within this time: milliseconds, and more on a
 /// busy machine. Never more than half of a lease, or the excuse would hide a holder that does not learn of it at all.
@@ -28,6 +28,7 @@ pub(super) struct Excuses<'a> {
     closed: Vec<(u32, u64, u64)>,
     /// Which workers were stopped, from when to when.
     pauses: Vec<(u32, u64, u64)>,
+    libraries: Libraries,
 }
 
 impl<'a> Excuses<'a> {
@@ -67,7 +68,7 @@ impl<'a> Excuses<'a> {
                 _ => {}
             }
         }
-        Self { record, commands, resets, closed, pauses }
+        Self { record, commands, resets, closed, pauses, libraries: record.libraries() }
     }
 
     /// For how long a worker was stopped between these moments.
@@ -137,13 +138,18 @@ impl<'a> Excuses<'a> {
                  before its holder knows",
             );
         }
-        if header.lock != OARLOCK && self.expired_while_stopped(first, second.granted.as_nanos()) {
+        // Oarlock's belief ends with its lease, also while its process is stopped.
+        if self.is_library(first) && self.expired_while_stopped(first, second.granted.as_nanos()) {
             return Some(
                 "this library tells a holder nothing before it asks: its lease had ended while it was stopped, and it \
                  noticed when it went on",
             );
         }
         self.of_store(second.granted.as_nanos())
+    }
+
+    fn is_library(&self, hold: &Hold) -> bool {
+        u32::try_from(hold.owner).is_ok_and(|w| self.libraries.contains(w))
     }
 
     /// Whether the lease of a holder can have ended while its process was stopped, before `next`, and its belief ended
@@ -188,6 +194,14 @@ impl<'a> Excuses<'a> {
                 if from <= known && to >= at { known.max(knows(to)) } else { known }
             },
         )
+    }
+
+    /// Which of two holders took the lock with which library, where two libraries took part.
+    pub(super) fn sides(&self, violation: &Violation) -> Option<String> {
+        let Violation::Overlap { first, second } = violation else { return None };
+        let side = |hold| if self.is_library(hold) { "the other library" } else { "Oarlock" };
+        let said = || format!("contender {} is {}, {} is {}", first.owner, side(first), second.owner, side(second));
+        self.record.header.beside.then(said)
     }
 
     /// For what the checker found.

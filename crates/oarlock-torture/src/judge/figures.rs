@@ -55,6 +55,8 @@ pub struct LockFigures {
     pub writes: u64,
     /// Writes that the fenced counter refused: an older fence than it had seen.
     pub refused: u64,
+    /// Writes without a fence, by another library beside Oarlock: the fenced counter took none of them.
+    pub unfenced: u64,
     /// Where the fenced counter ended.
     pub fenced: u64,
     /// Where the plain counter ended.
@@ -65,7 +67,7 @@ impl LockFigures {
     /// Updates that the fenced counter accepted and lost: never any.
     #[must_use]
     pub const fn lost_with_fence(&self) -> u64 {
-        self.writes.saturating_sub(self.refused).abs_diff(self.fenced)
+        self.writes.saturating_sub(self.refused).saturating_sub(self.unfenced).abs_diff(self.fenced)
     }
 
     /// Updates that were lost where no fence was checked.
@@ -94,8 +96,10 @@ impl Figures {
             figures.holds += usize::from(belief.granted.is_some());
         }
         let mut lossy = BTreeSet::new();
+        let libraries = record.libraries();
+        let has_no_fence = |w| record.header.has_fences_beside() && libraries.contains(w);
         for event in &record.events {
-            figures.count(&event.what);
+            figures.count(&event.what, has_no_fence);
             match event.what {
                 What::Fault { id, kind: FaultKind::LostReply, .. } => {
                     lossy.insert(id);
@@ -111,17 +115,18 @@ impl Figures {
         figures
     }
 
-    fn count(&mut self, what: &What) {
+    fn count(&mut self, what: &What, has_no_fence: impl Fn(u32) -> bool) {
         match what {
             What::Fault { kind, .. } => *self.faults.entry(*kind).or_default() += 1,
             What::Repeated { .. } => *self.faults.entry(FaultKind::Repeat).or_default() += 1,
             What::Died { .. } => self.deaths += 1,
-            What::Wrote { lock, fenced, plain, accepted, .. } => {
+            What::Wrote { w, lock, fenced, plain, accepted, .. } => {
                 let lock = self.locks.entry(lock.clone()).or_default();
                 lock.writes += 1;
                 lock.plain = *plain;
                 match (accepted, fenced) {
                     (true, Some(value)) => lock.fenced = *value,
+                    _ if has_no_fence(*w) => lock.unfenced += 1,
                     _ => lock.refused += 1,
                 }
             }

@@ -7,7 +7,7 @@ use oarlock_core::clock::Moment;
 use oarlock_core::{Fence, Limit, Weight};
 
 use crate::history::{History, Hold};
-use crate::record::{LockKind, OARLOCK, Record, What};
+use crate::record::{LockKind, Record, What};
 use crate::worker::CANCELLED;
 
 /// What the reason of a claim begins with that the store refused.
@@ -97,11 +97,11 @@ pub fn beliefs(record: &Record) -> Vec<Belief> {
             _ => {}
         }
     }
-    let is_ours = record.header.lock == OARLOCK;
+    let libraries = record.libraries();
     let of = |((w, _), reports): (_, Reports<'_>)| {
         let died = deaths.get(&w).copied();
         // Another library that said nothing more may have believed until it died.
-        let silent = if is_ours || reports.ended.is_some() { None } else { Some(died.unwrap_or(last)) };
+        let silent = if !libraries.contains(w) || reports.ended.is_some() { None } else { Some(died.unwrap_or(last)) };
         belief(w, Reports { perhaps: reports.perhaps.or(silent), ..reports }, died, last)
     };
     let mut beliefs: Vec<_> = reports.into_iter().filter_map(of).collect();

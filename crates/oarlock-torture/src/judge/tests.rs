@@ -21,6 +21,7 @@ impl Run {
             url: "etcd://localhost".to_owned(),
             lock: "oarlock".to_owned(),
             also: None,
+            beside: false,
             consistency: "consensus".to_owned(),
             liveness: "lease".to_owned(),
             fencing: "strict".to_owned(),
@@ -506,6 +507,95 @@ fn a_peer_that_may_have_held_is_a_risk_in_words_and_never_a_violation() {
     run.add(1400, What::Died { w: 5, why: "killed".to_owned() });
     run.hold(1, 1120, 10);
     assert_eq!(run.judge().ruling, Ruling::Ok);
+}
+
+/// Beside Oarlock, in slot 0, is another library, in slot 1.
+fn beside() -> Run {
+    let mut run = Run::new();
+    run.record.header.lock = "another library".to_owned();
+    run.record.header.beside = true;
+    // What worker 1 did so far has no fence that Oarlock's could be compared with.
+    for event in &mut run.record.events {
+        match &mut event.what {
+            What::Granted { w: 1, fence, until, .. } => (*fence, *until) = (0, event.at),
+            What::Wrote { w: 1, fence, accepted, .. } => (*fence, *accepted) = (0, false),
+            _ => {}
+        }
+    }
+    run
+}
+
+/// The fenced counter has what Oarlock wrote.
+fn counted(run: &mut Run) {
+    run.record.events.sort_by_key(|event| event.at);
+    let mut count = 0;
+    for event in &mut run.record.events {
+        if let What::Wrote { accepted, fenced, .. } = &mut event.what {
+            count += u64::from(*accepted);
+            *fenced = accepted.then_some(count);
+        }
+    }
+}
+
+#[test]
+fn beside_another_library_only_the_fences_and_the_fenced_counter_of_oarlock_count() {
+    let mut run = beside();
+    counted(&mut run);
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::Ok, vec![]), "{judged:#?}");
+    let figures = &judged.figures.locks["a"];
+    assert_eq!((figures.writes, figures.unfenced, figures.refused, figures.fenced), (31, 15, 1, 15));
+    // Oarlock's own fences must rise.
+    let mut run = beside();
+    counted(&mut run);
+    run.hold(0, 1000, 10);
+    run.fence = 3;
+    run.hold(0, 1100, 10);
+    let judged = run.judge();
+    assert!(names(&judged).contains(&"FenceOrder") && judged.ruling == Ruling::Violation, "{judged:#?}");
+}
+
+/// From 1001 ms on the worker `first` holds, and says until 1400 ms that it does. It was stopped from 1010 to 1400 ms. The
+/// other one is granted the lock at 1301 ms.
+fn overlap_beside(first: u32) -> Judgement {
+    let mut run = beside();
+    counted(&mut run);
+    let second = 1 - first;
+    run.add(1010, What::Fault { id: 50, kind: FaultKind::Pause, w: Some(first), host: None });
+    run.add(1400, What::FaultEnded { id: 50, effect: None, reset: false });
+    run.hold(first, 1000, 400);
+    run.hold(second, 1300, 20);
+    run.judge()
+}
+
+#[test]
+fn of_two_libraries_each_is_judged_by_what_it_can_know() {
+    let overlap = |judged: &Judgement| {
+        let found = judged.findings.iter().find(|finding| finding.name == "Overlap");
+        found.unwrap_or_else(|| panic!("{judged:#?}")).clone()
+    };
+    let of_library = overlap(&overlap_beside(1));
+    assert_eq!(of_library.ruling, Ruling::RiskSeen, "{of_library:?}");
+    assert!(of_library.what.contains("contender 1 is the other library, 0 is Oarlock"), "{of_library:?}");
+    // Oarlock's belief ends with its lease, whether it is stopped or not.
+    let of_oarlock = overlap(&overlap_beside(0));
+    assert_eq!((of_oarlock.ruling, of_oarlock.excuse), (Ruling::Violation, None), "{of_oarlock:?}");
+}
+
+#[test]
+fn what_is_left_beside_another_library_may_be_its_own() {
+    let mut run = beside();
+    counted(&mut run);
+    run.add(2002, What::Left { lock: "a".to_owned(), holders: Some(1), waiters: Some(0) });
+    let judged = run.judge();
+    assert_eq!((judged.ruling, names(&judged)), (Ruling::RiskSeen, vec!["Leaked"]), "{judged:#?}");
+    // A process of Oarlock that hangs is its own fault, and not one of the other library.
+    for (w, ruling) in [(0, Ruling::Violation), (1, Ruling::Inconclusive)] {
+        let mut run = beside();
+        counted(&mut run);
+        run.add(2002, What::Drained { w, failed: Some(crate::run::SILENT.to_owned()) });
+        assert_eq!(run.judge().ruling, ruling, "{w}");
+    }
 }
 
 #[test]

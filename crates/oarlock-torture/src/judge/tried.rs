@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::holds::BUSY;
-use super::{Figures, Finding, Ruling, finding};
-use crate::record::{Event, FaultKind, OARLOCK, Record, What, named};
+use super::{Figures, Finding, Ruling, excused, finding};
+use crate::record::{Event, FaultKind, Record, What, named};
 use crate::run::{PANICKED, SILENT};
 use crate::workers::BY_ITSELF;
 
@@ -83,7 +83,7 @@ fn effective(record: &Record) -> BTreeSet<FaultKind> {
 
 /// A history that leaves something out proves nothing, also if another program wrote it.
 pub(super) fn whole(record: &Record) -> Vec<Finding> {
-    let ours = record.header.lock == OARLOCK;
+    let ours = record.header.has_oarlock();
     let mut findings = Vec::new();
     let connected = record.events.iter().any(|event| matches!(event.what, What::Carried { .. }));
     let applies = |kind: &FaultKind| match kind {
@@ -127,12 +127,12 @@ pub(super) fn whole(record: &Record) -> Vec<Finding> {
 
 /// After the faults: workers that got no lock, claims that stayed.
 pub(super) fn left(record: &Record) -> Vec<Finding> {
-    let ours = record.header.lock == OARLOCK;
+    let libraries = record.libraries();
     let of = |event: &Event| match &event.what {
         What::Drained { w, failed: Some(why) } => {
             // A server that does not come back is no fault of the lock. A store that answers and grants nothing is, and
             // so is a library that panics, or hangs longer than its wait.
-            let failed = ours && [PANICKED, SILENT].contains(&why.as_str());
+            let failed = !libraries.contains(*w) && [PANICKED, SILENT].contains(&why.as_str());
             let ruling = if why.starts_with(BUSY) || failed { Ruling::Violation } else { Ruling::Inconclusive };
             let what = format!("worker {w} could not take every lock once the faults were over: {why}");
             Some(finding(ruling, "Stuck", Some(event.at), what))
@@ -144,7 +144,8 @@ pub(super) fn left(record: &Record) -> Vec<Finding> {
         What::Left { lock, holders, waiters } if holders.unwrap_or(0).max(waiters.unwrap_or(0)) > 0 => {
             let (holders, waiters) = (holders.unwrap_or(0), waiters.unwrap_or(0));
             let what = format!("{} still had {holders} holders and {waiters} waiters after the run", named(lock));
-            Some(finding(Ruling::Violation, "Leaked", Some(event.at), what))
+            let excuse = record.header.beside.then_some("the other library may have left them");
+            Some(excused(excuse, "Leaked", event.at, what))
         }
         What::Left { lock, holders: None, .. } => {
             let what = format!("what is left of {} could not be seen", named(lock));

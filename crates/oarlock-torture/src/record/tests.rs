@@ -12,6 +12,7 @@ pub(crate) fn header() -> Header {
         url: "redis://localhost".to_owned(),
         lock: "oarlock".to_owned(),
         also: None,
+        beside: false,
         consistency: "one server".to_owned(),
         liveness: "lease".to_owned(),
         fencing: "clocked".to_owned(),

@@ -12,6 +12,7 @@ fn record(name: &str) -> Record {
         url: name.to_owned(),
         lock: "oarlock".to_owned(),
         also: None,
+        beside: false,
         consistency: name.to_owned(),
         liveness: "lease".to_owned(),
         fencing: name.to_owned(),

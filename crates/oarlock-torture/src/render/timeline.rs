@@ -145,9 +145,11 @@ impl<'a> Timeline<'a> {
         }
         for lane in 0..self.lanes {
             let y = TOP + f64::from(lane) * LANE;
+            let header = &self.record.header;
+            let side = if header.beside && header.is_library(lane) { "other" } else { "slot" };
             let _ = write!(
                 svg,
-                "<text x=\"4\" y=\"{:.1}\">slot {lane}</text><path d=\"M0 {y:.1}H{WIDTH}\" stroke=\"#eee\"/>",
+                "<text x=\"4\" y=\"{:.1}\">{side} {lane}</text><path d=\"M0 {y:.1}H{WIDTH}\" stroke=\"#eee\"/>",
                 y + 18.0
             );
         }

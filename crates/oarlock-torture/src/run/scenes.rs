@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Runner;
+use super::hook::{Holder, Occasion};
 use crate::plan::SCENES;
 use crate::proxy::{Direction, Held, Then};
 use crate::record::{FaultKind, LockKind};
@@ -103,8 +104,11 @@ impl Runner {
     async fn pause(&mut self) -> bool {
         let Some(lock) = self.header.locks.iter().find(|lock| lock.kind == LockKind::Mutex) else { return true };
         let lock = lock.name.clone();
-        let slot = self.random.usize(0..self.workers.size());
-        let (holder, rival) = (self.workers.worker(slot), self.workers.worker((slot + 1) % self.workers.size()));
+        // Fences are compared with those of the same library.
+        let slots = self.slots_with_fences();
+        let chosen = self.random.usize(0..slots.len());
+        let worker = |chosen: usize| self.workers.worker(slots[chosen % slots.len()]);
+        let (holder, rival) = (worker(chosen), worker(chosen + 1));
         let bound = self.takeover() + self.lease() * 4;
         self.shared.change(|status| (status.stop_at_read, status.stopped_at_read) = (Some(holder), None));
         self.shared.order(holder, Order::Stay { lock: lock.clone(), ms: 0 });
@@ -132,6 +136,17 @@ impl Runner {
         overtaken
     }
 
+    /// Those of Oarlock, or all where no worker is of Oarlock.
+    fn slots_with_fences(&self) -> Vec<usize> {
+        let all = 0..self.workers.size();
+        let slots: Vec<_> = all.clone().filter(|slot| !self.is_library(*slot)).collect();
+        if slots.is_empty() { all.collect() } else { slots }
+    }
+
+    fn is_library(&self, slot: usize) -> bool {
+        u32::try_from(slot).is_ok_and(|slot| self.header.is_library(slot))
+    }
+
     async fn kill(&mut self, kind: FaultKind) -> io::Result<bool> {
         let stay = self.lease() * 2;
         let Some(participants) = self.participants(stay).await else { return Ok(false) };
@@ -149,7 +164,10 @@ impl Runner {
     async fn cancel(&mut self) -> bool {
         let lease = self.lease();
         let Some(participants) = self.participants(lease).await else { return false };
-        let w = self.workers.worker((participants.slot + 2) % self.workers.size());
+        // Another library cannot be told to forget a call.
+        let mut others = (2..self.workers.size() + 2).map(|shift| (participants.slot + shift) % self.workers.size());
+        let Some(slot) = others.find(|slot| !self.is_library(*slot)) else { return false };
+        let w = self.workers.worker(slot);
         self.shared.order(w, Order::Cancel { lock: participants.lock.clone(), ms: 10 });
         let asks = |status: &crate::workers::Status| {
             (status.holds(participants.holder, &participants.lock) && matches!(status.doing(w), Doing::Asks { .. }))
@@ -241,7 +259,12 @@ impl Runner {
             self.fault(FaultKind::Pause, Some(participants.holder), None)
         });
         let id = self.fault(FaultKind::Command, None, None);
-        let code = hook.call(Duration::from_nanos(self.shared.now())).await;
+        let holder = match (&participants, &pause) {
+            (None, _) => Holder::None,
+            (Some(_), Some(_)) => Holder::Stopped,
+            (Some(_), None) => Holder::Runs,
+        };
+        let code = hook.call(self.occasion(holder)).await;
         self.hook = Some(hook);
         self.ended(id, Some(code));
         let (holder, waiter, lock) = participants.map_or((None, None, None), |participants| {
@@ -264,6 +287,12 @@ impl Runner {
             self.shared.signal(holder, Signal::CONT);
             self.ended(pause, None);
         }
+    }
+
+    /// When the user's command is called.
+    pub(super) fn occasion(&self, holder: Holder) -> Occasion {
+        let elapsed = Duration::from_nanos(self.shared.now());
+        Occasion { elapsed, phase: self.shared.look(|status| status.phase), holder }
     }
 
     /// Lets every worker end what it does and ask for nothing more, until it is ordered to.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::Runner;
+use super::hook::Holder;
+use super::{LEAST_STORM, Runner};
 use crate::plan::{self, Strike};
 use crate::proxy::{Direction, Held, Then};
 use crate::record::FaultKind;
@@ -31,7 +32,9 @@ impl Runner {
         let duration = Duration::from_millis(self.header.duration_ms);
         // What the scenes left, and at least a fifth of the run.
         let left = duration.saturating_sub(Duration::from_nanos(self.shared.now()));
-        let span = left.max(duration / 5);
+        let span = left.max(duration / LEAST_STORM);
+        let end = self.shared.now().saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+        self.shared.change(|status| status.storm_ends = Some(end));
         let hosts = u32::try_from(self.workers.servers().len()).unwrap_or(u32::MAX);
         let strikes = plan::storm(self.header.seed, &self.header.faults, self.header.workers, hosts, lease, span);
         let mut next = Instant::now();
@@ -84,7 +87,7 @@ impl Runner {
     async fn strike_servers(&mut self) {
         let Some(mut hook) = self.hook.take() else { return };
         let id = self.fault(FaultKind::Command, None, None);
-        let code = hook.call(Duration::from_nanos(self.shared.now())).await;
+        let code = hook.call(self.occasion(Holder::Any)).await;
         self.hook = Some(hook);
         self.ended(id, Some(code));
     }

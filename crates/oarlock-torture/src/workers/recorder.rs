@@ -84,12 +84,19 @@ impl Recorder {
                     shared.signal(w, Signal::STOP);
                     shared.change(|status| (status.stop_at_read, status.stopped_at_read) = (None, Some(w)));
                 }
-                (*fenced, *plain) = self.counters.read(lock, Fence::new(*fence));
+                let fence = self.fence(w, *fence);
+                (*fenced, *plain) = self.counters.read(lock, fence);
                 shared.order(w, Order::Counters { op: *op, fenced: *fenced, plain: *plain });
             }
             What::Wrote { op, lock, fence, fenced, plain, accepted, .. } => {
-                *accepted = self.counters.write(lock, Fence::new(*fence), *fenced, *plain);
+                let fence = self.fence(w, *fence);
+                *accepted = self.counters.write(lock, fence, *fenced, *plain);
                 shared.order(w, Order::Written { op: *op });
+                shared.change(|status| {
+                    let counted = status.counted.entry(lock.clone()).or_default();
+                    (counted.writes, counted.plain) = (counted.writes + 1, *plain);
+                    counted.refused += u64::from(!*accepted && fence.is_some());
+                });
                 if *accepted {
                     shared.change(|status| {
                         let (last, count) = status.writes.entry(lock.clone()).or_default();
@@ -103,6 +110,11 @@ impl Recorder {
         // When the counters were asked is the parent's time: it is the order in which they changed.
         let at = if matches!(what, What::Read { .. } | What::Wrote { .. }) { shared.now() } else { at };
         shared.record_at(at, what);
+    }
+
+    /// `None` for a worker without fences among others that have them.
+    fn fence(&self, w: u32, fence: u64) -> Option<Fence> {
+        (!self.shared.look(|status| status.without_fences.contains(&w))).then_some(Fence::new(fence))
     }
 
     fn post(&mut self, w: u32, what: &What) {
@@ -152,7 +164,7 @@ mod tests {
     async fn ends(change: impl FnOnce(&mut super::super::Status)) -> Vec<What> {
         let (events, mut written) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new(events));
-        shared.change(|status| status.started(3));
+        shared.change(|status| status.started(3, false));
         shared.change(change);
         let (reports, inbox) = mpsc::unbounded_channel();
         let granted = What::Granted { w: 3, op: 1, fence: 7, until: u64::MAX };

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::run::SoFar;
+
 /// What a worker does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -18,6 +20,8 @@ pub(crate) struct Status {
     /// Workers whose processes ended by themselves.
     pub(crate) ended: BTreeSet<u32>,
     pub(crate) drained: BTreeSet<u32>,
+    /// Workers of another library beside Oarlock: the counters that check fences take no write of theirs.
+    pub(crate) without_fences: BTreeSet<u32>,
     /// The workers are told to end.
     pub(crate) is_ending: bool,
     pub(crate) holds: u64,
@@ -34,11 +38,31 @@ pub(crate) struct Status {
     /// It was.
     pub(crate) stopped_at_read: Option<u32>,
     pub(crate) phase: &'static str,
+    /// When the last fault of the storm begins at the latest: nanoseconds since the start.
+    pub(crate) storm_ends: Option<u64>,
+    /// What is broken now, by the numbers of faults.
+    pub(crate) active: BTreeMap<u64, String>,
+    /// The counters of each lock.
+    pub(crate) counted: BTreeMap<String, Counted>,
+    /// What was found so far, where that is asked for.
+    pub(crate) found: Option<SoFar>,
+}
+
+/// The counters of one lock so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) writes: u64,
+    /// Stale writes that the fenced one refused.
+    pub(crate) refused: u64,
+    pub(crate) plain: u64,
 }
 
 impl Status {
-    pub(super) fn started(&mut self, w: u32) {
+    pub(super) fn started(&mut self, w: u32, has_no_fence: bool) {
         self.workers.insert(w, Doing::Nothing);
+        if has_no_fence {
+            self.without_fences.insert(w);
+        }
     }
 
     pub(super) fn gone(&mut self, w: u32) {

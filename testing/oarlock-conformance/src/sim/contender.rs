@@ -161,9 +161,7 @@ impl Contender {
             }
         }
         let granted = self.clock.now();
-        // The process may have been stopped between the grant and this task, for longer than a lease.
-        let believed = helds.iter().filter(|held| held.is_held());
-        let mut records: Vec<_> = believed.map(|held| self.recorder(request, asked)(held)).collect();
+        let mut records: Vec<_> = still_believed(&helds).map(|held| self.recorder(request, asked)(held)).collect();
         if self.stay(request, &holding).await {
             let slept = lock(&self.log).suspended(granted, self.clock.now());
             let slept = slept + self.process().stops.stopped(granted, self.clock.now());
@@ -283,6 +281,12 @@ impl Contender {
     }
 }
 
+/// What the task believes in that was granted these. Its process may have been stopped between the grants and the task, for
+/// longer than a lease.
+fn still_believed(granted: &[Held]) -> impl Iterator<Item = &Held> {
+    granted.iter().filter(|held| held.is_held())
+}
+
 /// Waits for `work`. The holds end when the lock is lost meanwhile.
 async fn while_held<T>(held: &Held, records: &mut Vec<Recorded>, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
@@ -312,5 +316,25 @@ impl<F: Future> Future for DropAt<F> {
         }
         self.polls_left -= 1;
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oarlock_core::{Locks, Memory};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_was_lost_before_its_task_ran_is_no_belief() {
+        let ttl = Duration::from_secs(4);
+        let builder = Locks::builder_over(Arc::new(Memory::new())).clock(Arc::new(TokioClock::new())).ttl(ttl);
+        let client = builder.build().unwrap();
+        let (short, long) = (client.mutex("a").no_renewal(), client.mutex("b").ttl(ttl * 9).no_renewal());
+        let guards = [short.lock().await.unwrap(), long.lock().await.unwrap()];
+        let granted = guards.each_ref().map(oarlock_core::Guard::held);
+        assert_eq!(still_believed(&granted).count(), 2);
+        tokio::time::sleep(ttl * 2).await;
+        assert_eq!(still_believed(&granted).map(Held::id).collect::<Vec<_>>(), [granted[1].id()]);
     }
 }

@@ -112,30 +112,51 @@ mod tests {
 
     use super::*;
 
-    /// The belief of a stopped process: over with the stop if its lease ended meanwhile, and not otherwise.
-    #[tokio::test(start_paused = true)]
-    async fn belief_ends_with_the_stop_only_if_it_is_over_when_the_process_goes_on() {
+    const TTL: Duration = Duration::from_secs(4);
+
+    /// A process, and its clock.
+    fn process() -> (Locks, Arc<Stops>, TokioClock) {
         let clock = TokioClock::new();
         let stops = Arc::new(Stops::new(clock));
-        let ttl = Duration::from_secs(4);
         let client = Locks::builder_over(Arc::new(Memory::new()))
             .clock(Arc::new(clock))
-            .ttl(ttl)
+            .ttl(TTL)
             .runtime(Runtime::here().unwrap().stoppable(stops.switch.clone()))
             .build()
             .unwrap();
+        (client, stops, clock)
+    }
+
+    /// The belief of a stopped process: over with the stop if its lease ended meanwhile, and not otherwise.
+    #[tokio::test(start_paused = true)]
+    async fn belief_ends_with_the_stop_only_if_it_is_over_when_the_process_goes_on() {
+        let (client, stops, clock) = process();
         let guard = client.mutex("r").lock().await.unwrap();
         let believed = stops.watch(&guard.held());
         stops.stop();
-        tokio::time::sleep(ttl / 4).await;
+        tokio::time::sleep(TTL / 4).await;
         stops.go_on();
         assert_eq!(believed.ended(), None);
         let since = clock.now();
         stops.stop();
-        tokio::time::sleep(ttl * 2).await;
+        tokio::time::sleep(TTL * 2).await;
         assert_eq!(believed.ended(), Some(since), "also while it is stopped, where another one asks");
         stops.go_on();
         assert_eq!(believed.ended(), Some(since));
-        assert_eq!(stops.stopped(Moment::ZERO, clock.now()), ttl / 4 + ttl * 2);
+        assert_eq!(stops.stopped(Moment::ZERO, clock.now()), TTL / 4 + TTL * 2);
+    }
+
+    /// The task that writes a belief down may be of a process that is stopped: it asks late.
+    #[tokio::test(start_paused = true)]
+    async fn belief_in_a_hold_that_was_adopted_ends_when_the_adopting_process_loses_it() {
+        let (client, stops, clock) = process();
+        let guard = client.mutex("r").no_renewal().lock().await.unwrap();
+        let granted = clock.now();
+        let (own, adopted) = (stops.watch(&guard.held()), stops.watch_for_another(&guard.held()));
+        assert_eq!(adopted.ended(), None);
+        tokio::time::sleep(TTL * 3).await;
+        assert_eq!(own.ended(), None, "its own task notices by itself");
+        let ended = adopted.ended().expect("it was lost");
+        assert!(ended <= granted + TTL, "{:?} after the grant", ended.since(granted));
     }
 }

@@ -1,8 +1,11 @@
 //! Several servers of which each serves, with a leader or without.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail, ensure};
 use oarlock_testbed::server::redis_command;
 use oarlock_testbed::{EtcdCluster, Redis, RedisCluster, ZooKeeperEnsemble};
 
@@ -13,7 +16,7 @@ pub(super) fn etcd() -> anyhow::Result<Box<dyn Deployment>> {
 }
 
 pub(super) fn zookeeper() -> anyhow::Result<Box<dyn Deployment>> {
-    Ok(Box::new(ZooKeeper(ZooKeeperEnsemble::start()?)))
+    Ok(Box::new(ZooKeeper { servers: ZooKeeperEnsemble::start_apart()?, moves: None }))
 }
 
 pub(super) fn redlock() -> anyhow::Result<Box<dyn Deployment>> {
@@ -68,36 +71,108 @@ impl Deployment for Etcd {
     }
 }
 
-struct ZooKeeper(ZooKeeperEnsemble);
+struct ZooKeeper {
+    servers: ZooKeeperEnsemble,
+    /// How many sessions went on at another server, where that was tried.
+    moves: Option<usize>,
+}
+
+impl ZooKeeper {
+    /// The member that leads, other than this one.
+    fn another_leads(&self, old: usize) -> bool {
+        (0..self.servers.members.len()).any(|number| number != old && self.servers.leads(number))
+    }
+
+    /// The sessions that have a connection to a member.
+    fn sessions(&self, number: usize) -> anyhow::Result<BTreeSet<String>> {
+        let said = ask(self.servers.members[number].addr(), "cons")?;
+        let ids = said.split("sid=").skip(1).filter_map(|rest| rest.split(',').next());
+        Ok(ids.map(str::to_owned).collect())
+    }
+
+    /// A follower with sessions is killed, or stopped: their clients go on with them at other members. Those of a member
+    /// that was stopped find it with sessions that it still takes for its own.
+    fn move_sessions(&mut self, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()> {
+        let leader = self.servers.leader()?;
+        let mut members = Vec::new();
+        for number in (0..self.servers.members.len()).filter(|number| *number != leader) {
+            members.push((self.sessions(number)?, number));
+        }
+        let (sessions, from) = members.into_iter().max_by_key(|(sessions, _)| sessions.len()).context("no follower")?;
+        let member = &self.servers.members[from];
+        let is_killed = random.bool();
+        if is_killed {
+            member.kill()?;
+        } else {
+            member.pause()?;
+        }
+        // Clients whose server is silent look for another one before their session ends.
+        let (late, mut moved) = (Instant::now() + lease * 2, BTreeSet::new());
+        while moved.len() < sessions.len() && Instant::now() < late {
+            for number in (0..self.servers.members.len()).filter(|number| *number != from) {
+                moved.extend(self.sessions(number)?.intersection(&sessions).cloned());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        *self.moves.get_or_insert(0) += moved.len();
+        if is_killed { member.restart() } else { member.resume() }
+    }
+}
 
 impl Deployment for ZooKeeper {
     fn url(&self) -> String {
-        format!("{}?ttl=2s", self.0.url())
+        format!("{}?ttl=2s", self.servers.url())
     }
 
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()> {
-        let leader = self.0.leader()?;
+        if fault == ServerFault::MoveSessions {
+            return self.move_sessions(lease, random);
+        }
+        let leader = self.servers.leader()?;
+        let member = &self.servers.members[leader];
         match fault {
             ServerFault::Failover => {
-                self.0.members[leader].kill()?;
-                self.0.leader()?;
+                member.kill()?;
+                self.servers.leader()?;
                 wait(lease, 0.0, 0.5, random);
-                self.0.members[leader].restart()
+                member.restart()
             }
             ServerFault::FreezeLeader => {
-                self.0.members[leader].pause()?;
-                let elected = until("another leader", || Ok(self.0.leader()? != leader));
+                member.pause()?;
+                let elected = until("another leader", || Ok(self.another_leads(leader)));
                 wait(lease, 0.0, 0.5, random);
-                self.0.members[leader].resume()?;
+                member.resume()?;
                 elected
             }
-            ServerFault::Restart => self.0.members.iter().try_for_each(|member| {
+            ServerFault::CutLeader => {
+                self.servers.cut(leader)?;
+                let elected = until("another leader", || Ok(self.another_leads(leader)));
+                wait(lease, 0.0, 0.5, random);
+                self.servers.heal(leader)?;
+                elected
+            }
+            ServerFault::Restart => self.servers.members.iter().try_for_each(|member| {
                 member.restart()?;
-                self.0.leader().map(drop)
+                self.servers.leader().map(drop)
             }),
             other => bail!("{} is no fault of ZooKeeper", other.name()),
         }
     }
+
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.moves != Some(0), "no session went on at another server");
+        Ok(())
+    }
+}
+
+/// What a server of ZooKeeper answers to a command of four letters.
+fn ask(addr: SocketAddr, command: &str) -> anyhow::Result<String> {
+    let mut server = TcpStream::connect_timeout(&addr, Duration::from_secs(2))?;
+    server.set_read_timeout(Some(Duration::from_secs(2)))?;
+    server.write_all(command.as_bytes())?;
+    let mut said = String::new();
+    server.read_to_string(&mut said)?;
+    Ok(said)
 }
 
 /// Three masters that know nothing of each other.

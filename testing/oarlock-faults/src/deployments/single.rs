@@ -46,6 +46,11 @@ pub(super) fn start_older<P: Program + 'static>(start: Start<P>, newer: Newer) -
     ready(Single { server, query: "", move_clock: None, newer: Some((older, newer)), marks: 0 })
 }
 
+/// Its tables are created later, by another build.
+pub(super) fn start_without_tables<P: Program + 'static>(start: Start<P>) -> Started {
+    Ok(Box::new(Single { server: start(&[])?, query: "", move_clock: None, newer: None, marks: 0 }))
+}
+
 fn ready<P: Program + 'static>(single: Single<P>) -> Started {
     init(&single.url())?;
     Ok(Box::new(single))
@@ -96,6 +101,7 @@ impl<P: Program> Deployment for Single<P> {
             }
             ServerFault::Restart => self.server.restart(),
             ServerFault::Upgrade => self.upgrade(),
+            ServerFault::RaiseFormat => init(&self.url()),
             ServerFault::Clock => {
                 let Some(move_clock) = self.move_clock else { bail!("this server has no clock of its own") };
                 let step = i64::try_from((lease * 3).as_micros())?;

@@ -9,11 +9,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::zookeeper_peers::Peers;
 use super::{Missing, Program, Server, Settings, contains, missing, probe};
 use crate::ports::Port;
 
 /// The setting with the number of a member. It is a file of its own.
 const MYID: &str = "myid";
+
+/// The setting with the port of a SOCKS proxy on loopback, for what the server opens to others. It is one of Java.
+const SOCKS: &str = "socksProxyPort";
 
 /// How long a majority may take to find a leader, on a busy machine.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -74,12 +78,16 @@ impl ZooKeeperProgram {
             if *name == MYID {
                 std::fs::create_dir_all(&data)?;
                 std::fs::write(Path::new(&data).join(MYID), value)?;
-            } else {
+            } else if *name != SOCKS {
                 writeln!(text, "{name}={value}")?;
             }
         }
         std::fs::write(&config, text)?;
         let mut command = Command::new(&self.java);
+        if let Some((_, port)) = settings.iter().find(|(name, _)| *name == SOCKS) {
+            // Without the last one, loopback is reached directly.
+            command.args(["-DsocksProxyHost=127.0.0.1", &format!("-D{SOCKS}={port}"), "-DsocksNonProxyHosts="]);
+        }
         // A JVM that starts fast and stays small: this saves two thirds of the time to the first answer.
         command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp"]);
         // Where it logs to, and what it needs for TLS and does not name.
@@ -105,6 +113,8 @@ pub struct ZooKeeperEnsemble {
     pub members: Vec<Server<ZooKeeperProgram>>,
     // For the connections between them.
     _ports: Vec<Port>,
+    /// The ways between them, where members can be cut off.
+    peers: Option<Peers>,
 }
 
 impl ZooKeeperEnsemble {
@@ -121,7 +131,26 @@ impl ZooKeeperEnsemble {
     /// # Errors
     /// As for [`Server::start`].
     pub fn start_of(count: usize) -> anyhow::Result<Self> {
-        Self::start_as(&vec!["participant"; count])
+        Self::start_as(&vec!["participant"; count], false)
+    }
+
+    /// [`ZooKeeperEnsemble::start`] with members that can be cut off from each other.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_apart() -> anyhow::Result<Self> {
+        Self::start_as(&["participant"; 3], true)
+    }
+
+    /// [`ZooKeeperEnsemble::start_apart`] for a test that may be skipped, as with [`Server::start_or_skip`].
+    ///
+    /// # Errors
+    /// As for [`Server::start_or_skip`].
+    pub fn start_apart_or_skip() -> anyhow::Result<Option<Self>> {
+        match Self::start_apart() {
+            Ok(started) => Ok(Some(started)),
+            Err(error) => missing::skip(error).map(|()| None),
+        }
     }
 
     /// Starts an observer, which does not vote, and two that do; and waits until they serve. The observer comes first.
@@ -130,14 +159,17 @@ impl ZooKeeperEnsemble {
     /// # Errors
     /// As for [`Server::start_or_skip`].
     pub fn with_observer_or_skip() -> anyhow::Result<Option<Self>> {
-        match Self::start_as(&["observer", "participant", "participant"]) {
+        match Self::start_as(&["observer", "participant", "participant"], false) {
             Ok(started) => Ok(Some(started)),
             Err(error) => missing::skip(error).map(|()| None),
         }
     }
 
-    fn start_as(roles: &[&str]) -> anyhow::Result<Self> {
+    fn start_as(roles: &[&str], apart: bool) -> anyhow::Result<Self> {
         let ports = (0..2 * roles.len()).map(|_| Port::reserve()).collect::<io::Result<Vec<_>>>()?;
+        let peers = if apart { Some(Peers::of(&ports)?) } else { None };
+        let socks: Vec<_> =
+            peers.iter().flat_map(|peers| (0..roles.len()).map(|place| peers.proxy(place).to_string())).collect();
         let names: Vec<_> = (1..=roles.len()).map(|member| (format!("server.{member}"), member.to_string())).collect();
         let addr =
             |(pair, role): (&[Port], &&str)| format!("127.0.0.1:{}:{}:{role}", pair[0].number(), pair[1].number());
@@ -148,20 +180,42 @@ impl ZooKeeperEnsemble {
             .collect();
         // None of them serves before another does.
         let started: Vec<_> = std::thread::scope(|scope| {
-            let start = |number, role| {
+            let start = |place: usize, role| {
                 let mut settings = common.clone();
-                settings.extend([(MYID, number), ("peerType", role)]);
+                settings.extend([(MYID, names[place].1.as_str()), ("peerType", role)]);
+                settings.extend(socks.get(place).map(|port| (SOCKS, port.as_str())));
                 scope.spawn(move || Server::start_with(&settings))
             };
-            let starting: Vec<_> =
-                names.iter().zip(roles).map(|((_, number), role)| start(number.as_str(), *role)).collect();
+            let starting: Vec<_> = roles.iter().enumerate().map(|(place, role)| start(place, *role)).collect();
             starting
                 .into_iter()
                 .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("starting it panicked")))
                 .collect()
         });
         let members = started.into_iter().map(|member| member?).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Self { members, _ports: ports })
+        Ok(Self { members, _ports: ports, peers })
+    }
+
+    /// Lets nothing pass between a member and the others, either way, until it is healed. Its clients go on reaching
+    /// it.
+    ///
+    /// # Errors
+    /// When members were not started apart.
+    pub fn cut(&self, number: usize) -> anyhow::Result<()> {
+        self.peers()?.cut(number);
+        Ok(())
+    }
+
+    /// Undoes [`ZooKeeperEnsemble::cut`]. What was held up arrives, late.
+    ///
+    /// # Errors
+    /// When members were not started apart.
+    pub fn heal(&self, number: usize) -> anyhow::Result<()> {
+        Ok(self.peers()?.heal(number)?)
+    }
+
+    fn peers(&self) -> anyhow::Result<&Peers> {
+        self.peers.as_ref().context("these members cannot be cut off: start them apart")
     }
 
     /// [`ZooKeeperEnsemble::start`] for a test that may be skipped, as with [`Server::start_or_skip`].
@@ -214,18 +268,21 @@ impl ZooKeeperEnsemble {
         format!("{}://{}", ZooKeeperProgram::SCHEME, self.hosts().join(","))
     }
 
+    /// Whether a member leads now, as it sees it.
+    #[must_use]
+    pub fn leads(&self, number: usize) -> bool {
+        let is_leader = |answer: &[u8]| contains(answer, "\nMode: leader");
+        probe(self.members[number].addr(), Duration::from_millis(200), b"srvr", is_leader).is_ok()
+    }
+
     /// The member that leads, once there is one.
     ///
     /// # Errors
     /// When none does after half a minute.
     pub fn leader(&self) -> anyhow::Result<usize> {
         let deadline = std::time::Instant::now() + ELECTION_TIMEOUT;
-        let leads = |member: &Server<ZooKeeperProgram>| {
-            probe(member.addr(), Duration::from_millis(200), b"srvr", |answer| contains(answer, "\nMode: leader"))
-                .is_ok()
-        };
         loop {
-            if let Some(leader) = self.members.iter().position(leads) {
+            if let Some(leader) = (0..self.members.len()).find(|number| self.leads(*number)) {
                 return Ok(leader);
             }
             (std::time::Instant::now() < deadline).then_some(()).context("the ensemble has no leader")?;
