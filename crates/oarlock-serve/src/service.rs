@@ -88,11 +88,14 @@ async fn answered(
     let (head, body) = request.into_parts();
     let routed = route::find(&head.method, head.uri.path());
     let is_page = routed.as_ref().is_ok_and(|routed| routed.endpoint.is_page());
-    state.hosts.check(is_page, head.uri.host(), &head.headers)?;
-    let Routed { endpoint, template: of, name } = routed?;
+    let let_in = state.hosts.check(is_page, head.uri.host(), &head.headers).and(routed);
+    let Routed { endpoint, template: of, name } = match let_in {
+        Ok(routed) => routed,
+        Err(problem) => return count_stranger(state, peer.address).and(Err(problem)),
+    };
     *template = of;
     if endpoint.is_public() {
-        return Ok(api::public(endpoint));
+        return count_stranger(state, peer.address).map(|()| api::public(endpoint));
     }
     let client = identify(state, peer, &head.headers)?;
     let peer = peer.address;
@@ -135,6 +138,13 @@ pub(crate) fn count(state: &State, client: &Client, peer: IpAddr) -> Result<(), 
     state.limiter.take(&key, now).and_then(|()| state.of_tokens.take(&client.name, now)).map_err(too_fast)
 }
 
+/// Counts a request that says not who sent it, or is not let in: for its address. It costs other clients of the address
+/// nothing that they send with a token.
+fn count_stranger(state: &State, peer: IpAddr) -> Result<(), Problem> {
+    let of = &state.strangers[usize::from(state.config.is_shared(peer))];
+    of.take(&quota::network(peer).to_string(), Instant::now()).map_err(too_fast)
+}
+
 /// Counts a request for this lease. One that this server does not know may be forged: it counts for its client.
 pub(crate) fn count_for(state: &State, lease: &Lease, call: &Call) -> Result<(), Problem> {
     if state.leases.get(lease.id).is_none() {
@@ -151,6 +161,8 @@ fn identify(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Client, P
         // A right token from the same address, which many may share, is still let in.
         state.wrong_tokens.take(&quota::network(peer.address).to_string(), Instant::now()).map_err(too_fast)?;
         state.audit.write("refused", None, peer.address, &json!({ "why": "wrong token" }));
+    } else {
+        count_stranger(state, peer.address)?;
     }
     let detail = "this needs a token of this server: send it as \"Authorization: Bearer TOKEN\"";
     Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail))
@@ -201,6 +213,18 @@ fn too_fast(pause: Duration) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn strangers_are_counted_for_their_address() {
+        let config = crate::config::Config { rate: 2, ..Default::default() };
+        let state = State::new(oarlock::connect("mem:").await.unwrap(), config).unwrap();
+        let send = |address: [u8; 4]| (0..1000).filter(|_| count_stranger(&state, address.into()).is_ok()).count();
+        assert!((4..50).contains(&send([10, 0, 0, 7])), "one machine");
+        assert!(send([10, 0, 0, 8]) >= 4, "another one has its own");
+        assert!((200..900).contains(&send([127, 0, 0, 1])), "an address that many clients share");
+        let client = crate::access::Access::open().client(&HeaderMap::new(), None).unwrap();
+        assert!(count(&state, &client, [10, 0, 0, 7].into()).is_ok(), "they cost a client nothing");
+    }
 
     #[tokio::test]
     async fn a_token_at_many_addresses_cannot_send_without_bound() {

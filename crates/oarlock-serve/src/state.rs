@@ -26,6 +26,9 @@ use crate::quota::Quota;
 /// One token at all addresses may send so many times what it may at one.
 const OF_A_TOKEN: u32 = 50;
 
+/// The same for an address that stands for many clients.
+const OF_MANY: u32 = 50;
+
 /// Renewals and releases of one lease, a second: more than the shortest lease needs.
 const OF_A_LEASE: u32 = 100;
 
@@ -41,6 +44,8 @@ pub(crate) struct State {
     /// By lease: what others send must cost no client its lock.
     pub(crate) renewals: Limiter,
     pub(crate) wrong_tokens: Limiter,
+    /// By address: requests of clients that are not known, and of those that stand for many.
+    pub(crate) strangers: [Limiter; 2],
     pub(crate) leases: Leases,
     /// Those of one client, with the requests that wait.
     pub(crate) lease_quota: LeaseQuota,
@@ -71,6 +76,9 @@ impl State {
             of_tokens: Limiter::new(config.rate.saturating_mul(OF_A_TOKEN), config.rate.saturating_mul(2 * OF_A_TOKEN)),
             renewals: Limiter::new(OF_A_LEASE, 2 * OF_A_LEASE),
             wrong_tokens: Limiter::new(1, WRONG_TOKENS),
+            strangers: [1, OF_MANY]
+                .map(|times| config.rate.saturating_mul(times))
+                .map(|rate| Limiter::new(rate, rate.saturating_mul(2))),
             leases: Leases::default(),
             lease_quota: LeaseQuota::default(),
             pending: Pending::default(),
