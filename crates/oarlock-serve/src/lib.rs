@@ -5,6 +5,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `server`, `connection` | bind, accept, TLS, an end for slow clients |
+//! | `reload` | tokens, certificates and the audit log, exchanged while it runs |
 //! | `service` | each request: `origin`, `route`, `access`, `limiter`, body |
 //! | `api` | the endpoints |
 //! | `request`, `leases`, `pending` | locks for HTTP clients: a ticket of the engine that the client keeps |
@@ -35,6 +36,7 @@ mod origin;
 mod pending;
 mod problem;
 mod quota;
+mod reload;
 mod request;
 mod route;
 mod server;
@@ -45,4 +47,5 @@ mod view;
 
 pub use access::Access;
 pub use config::Config;
+pub use reload::Reload;
 pub use server::Server;

@@ -222,7 +222,7 @@ pub(crate) async fn poll(
     path: &str,
 ) -> Result<Polled, Problem> {
     let digest = digest(path, body);
-    let clients = match (state.config.has_names(), state.config.is_shared(peer)) {
+    let clients = match (state.has_names(), state.config.is_shared(peer)) {
         (true, _) => Clients::Names,
         (false, true) => Clients::One,
         (false, false) => Clients::Addresses,

@@ -10,8 +10,9 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use oarlock::state::{Moment, ResourceName};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
-use crate::access::{Client, Right};
+use crate::access::{Access, Client, Right};
 use crate::answer::{self, Answer};
 use crate::api::{self, watch};
 use crate::connection::Peer;
@@ -32,6 +33,8 @@ pub(crate) struct Call {
     /// When it arrived; its client sent it earlier.
     pub(crate) arrived: Moment,
     pub(crate) headers: HeaderMap,
+    /// Cancelled when its client may have lost its rights.
+    pub(crate) revoked: CancellationToken,
     pub(crate) path: String,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) body: Bytes,
@@ -97,7 +100,8 @@ async fn answered(
     if endpoint.is_public() {
         return count_stranger(state, peer.address).map(|()| api::public(endpoint));
     }
-    let client = identify(state, peer, &head.headers)?;
+    let admission = state.present.admission();
+    let client = identify(state, &admission.access, peer, &head.headers)?;
     let peer = peer.address;
     // Those of a lease are counted when it has been read.
     if !matches!(endpoint, Endpoint::Renew | Endpoint::Release) {
@@ -106,7 +110,7 @@ async fn answered(
     // A client watches its lease with the right that it was granted with.
     let of_lease = endpoint == Endpoint::WatchOne && head.headers.contains_key(watch::LEASE);
     let right = if of_lease { Right::Lock } else { right_of(endpoint) };
-    authorize(state, &client, peer, right, name.as_ref())?;
+    authorize(state, &admission.access, &client, peer, right, name.as_ref())?;
     let body = tokio::time::timeout(state.config.patience, Limited::new(body, MAX_BODY_BYTES).collect());
     let body = body.await.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the body of this request did not arrive in time")
@@ -127,6 +131,7 @@ async fn answered(
         path: head.uri.path().to_owned(),
         query: query.into_owned().collect(),
         headers: head.headers,
+        revoked: admission.revoked.clone(),
         body: body.to_bytes(),
     };
     api::answer(state, endpoint, name, call).await
@@ -153,8 +158,8 @@ pub(crate) fn count_for(state: &State, lease: &Lease, call: &Call) -> Result<(),
     state.renewals.take(&lease.id.to_string(), Instant::now()).map_err(too_fast)
 }
 
-fn identify(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Client, Problem> {
-    if let Some(client) = state.config.access.client(headers, peer.certificate.as_deref()) {
+fn identify(state: &State, access: &Access, peer: &Peer, headers: &HeaderMap) -> Result<Client, Problem> {
+    if let Some(client) = access.client(headers, peer.certificate.as_deref()) {
         return Ok(client);
     }
     if headers.contains_key(http::header::AUTHORIZATION) {
@@ -179,6 +184,7 @@ fn right_of(endpoint: Endpoint) -> Right {
 /// Whether a client has the right for this lock, or for any name where an endpoint shows several.
 fn authorize(
     state: &State,
+    access: &Access,
     client: &Client,
     peer: IpAddr,
     right: Right,
@@ -198,7 +204,7 @@ fn authorize(
         );
     }
     let hint = match right {
-        Right::Break if !state.config.access.breaks() => "; this server was started without --allow-break",
+        Right::Break if !access.breaks() => "; this server was started without --allow-break",
         _ => "",
     };
     let word = right.word();

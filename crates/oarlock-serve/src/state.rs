@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::board::Board;
 use crate::config::Config;
+use crate::connection;
 use crate::followers::Followers;
 use crate::graph::Graphs;
 use crate::history::History;
@@ -22,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::origin::Hosts;
 use crate::pending::Pending;
 use crate::quota::Quota;
+use crate::reload::Present;
 
 /// One token at all addresses may send so many times what it may at one.
 const OF_A_TOKEN: u32 = 50;
@@ -63,14 +65,19 @@ pub(crate) struct State {
     pub(crate) metrics: Metrics,
     /// The findings of the last examination, as JSON; `null` before the first.
     pub(crate) findings: watch::Sender<serde_json::Value>,
+    /// Who is let in, and with which certificate.
+    pub(crate) present: Present,
     /// Cancelled when the server ends.
     pub(crate) closing: CancellationToken,
+    /// Without `access`, which can change.
     pub(crate) config: Config,
 }
 
 impl State {
-    pub(crate) fn new(locks: Locks, config: Config) -> Result<Self> {
+    pub(crate) fn new(locks: Locks, mut config: Config) -> Result<Self> {
+        let tls = connection::acceptor(&config)?;
         Ok(Self {
+            present: Present::new(std::mem::take(&mut config.access), tls),
             hosts: Hosts::new(&config.hosts),
             limiter: Limiter::new(config.rate, config.rate.saturating_mul(2)),
             of_tokens: Limiter::new(config.rate.saturating_mul(OF_A_TOKEN), config.rate.saturating_mul(2 * OF_A_TOKEN)),
@@ -96,6 +103,11 @@ impl State {
             locks,
             config,
         })
+    }
+
+    /// Whether clients can be told apart by their names.
+    pub(crate) fn has_names(&self) -> bool {
+        self.config.has_names(&self.present.admission().access)
     }
 
     /// Whether the store tells what is left of a lease. A hold that ends with a session has the same lease at all times.

@@ -134,6 +134,7 @@ mod tests {
             peer: [127, 0, 0, 1].into(),
             arrived: crate::state::now(),
             headers: http::HeaderMap::new(),
+            revoked: tokio_util::sync::CancellationToken::new(),
             path: String::new(),
             query: Vec::new(),
             body: body.into(),

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use super::support::{PATIENCE, Running, Store, TOKEN};
 
 /// A client that trusts the authority of the server, with a certificate of its own or without.
-fn connector(files: &CertificateFolder, identity: Option<(PathBuf, PathBuf)>) -> TlsConnector {
+pub(super) fn connector(files: &CertificateFolder, identity: Option<(PathBuf, PathBuf)>) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(files.file("ca.pem")).unwrap()).unwrap();
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
