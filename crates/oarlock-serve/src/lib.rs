@@ -12,7 +12,7 @@
 //! | `board`, `view`, `graph` | all locks, sampled, for pages |
 //! | `sse`, `followers` | streams of events; one follower of the store for all streams of a lock |
 //! | `history` | who held and waited, in SQLite |
-//! | `metrics`, `audit`, `doctor` | what else operators want to know |
+//! | `metrics`, `span`, `audit`, `doctor` | what else operators want to know |
 //! | `page/` | the dashboard: plain HTML, CSS and JavaScript, without a build step; `api` puts its scripts together |
 
 mod access;
@@ -41,6 +41,7 @@ mod request;
 mod route;
 mod server;
 mod service;
+mod span;
 mod sse;
 mod state;
 mod view;

@@ -20,6 +20,7 @@ use crate::leases::Lease;
 use crate::problem::Problem;
 use crate::quota;
 use crate::route::{self, Endpoint, Routed};
+use crate::span::RequestSpan;
 use crate::state::{State, now};
 
 /// The longest body.
@@ -70,8 +71,10 @@ pub(crate) async fn handle(state: &Arc<State>, peer: &Peer, request: Request<Inc
     let arrived = now();
     let (mut template, method) = ("unknown", request.method().clone());
     let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-    let answer = answered(state, peer, request, arrived, &mut template).await;
+    let span = RequestSpan::new(&method);
+    let answer = span.around(answered(state, peer, request, arrived, &mut template, &span)).await;
     let mut answer = answer.unwrap_or_else(|problem| problem.answer());
+    span.answered(answer.status());
     state.metrics.answered(template, method.as_str(), answer.status().as_u16());
     answer::harden(&mut answer);
     if is_chunked {
@@ -87,6 +90,7 @@ async fn answered(
     request: Request<Incoming>,
     arrived: Moment,
     template: &mut &'static str,
+    span: &RequestSpan,
 ) -> Result<Answer, Problem> {
     let (head, body) = request.into_parts();
     let routed = route::find(&head.method, head.uri.path());
@@ -111,6 +115,7 @@ async fn answered(
     let of_lease = endpoint == Endpoint::WatchOne && head.headers.contains_key(watch::LEASE);
     let right = if of_lease { Right::Lock } else { right_of(endpoint) };
     authorize(state, &admission.access, &client, peer, right, name.as_ref())?;
+    span.asks_for(template, name.as_ref());
     let body = tokio::time::timeout(state.config.patience, Limited::new(body, MAX_BODY_BYTES).collect());
     let body = body.await.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the body of this request did not arrive in time")
