@@ -99,18 +99,20 @@ fn a_collector_receives_the_spans_of_a_server() {
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
-    let send = |path: &str, body: &str| {
+    let send = |method: &str, path: &str, body: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
-        let head = format!("POST /v1/locks/deploy%2Fprod{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+        let head = format!("{method} /v1/locks/{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
         write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    let granted = send("", "");
+    let granted = send("POST", "deploy%2Fprod", "");
     assert!(granted.starts_with("HTTP/1.1 201"), "{granted}");
     let lease = granted.split_once("\"lease\":\"").and_then(|(_, rest)| rest.split_once('"')).expect("a lease").0;
-    assert!(send("/release", &format!("{{\"lease\":\"{lease}\"}}")).starts_with("HTTP/1.1 200"));
+    assert!(send("POST", "deploy%2Fprod/release", &format!("{{\"lease\":\"{lease}\"}}")).starts_with("HTTP/1.1 200"));
+    // Only a request has this name.
+    assert!(send("GET", "seen%2Fonly", "").starts_with("HTTP/1.1 200"));
     // The spans of the last requests are exported at its end.
     rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::TERM).unwrap();
     let give_up = Instant::now() + Duration::from_secs(30);
@@ -121,8 +123,9 @@ fn a_collector_receives_the_spans_of_a_server() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let wanted = ["http request", "/v1/locks/{name}/release", "deploy/prod", "lock wait", "lock hold", "lock release"];
-    await_all(&received, &wanted);
+    let of_requests = ["http request", "/v1/locks/{name}/release", "seen/only"];
+    let of_locks = ["deploy/prod", "lock wait", "lock hold", "lock release"];
+    await_all(&received, &[&of_requests[..], &of_locks].concat());
 }
 
 #[test]
