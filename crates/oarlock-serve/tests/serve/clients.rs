@@ -406,6 +406,11 @@ async fn programs_of_five_languages_take_turns() {
             assert_eq!(script.line().await, "maintenance");
             assert_eq!(script.line().await, "done");
             script.end().await;
+            // It renewed in time, and not at the last moment.
+            let metrics = server.send("GET", "/metrics", "").await.text;
+            let late =
+                metrics.lines().find(|line| line.contains("lease_margin_ratio_bucket") && line.contains("\"0.1\""));
+            assert!(late.is_some_and(|line| line.ends_with(" 0")), "{late:?}");
             expected += ROUNDS;
         }
         for worker in workers {
