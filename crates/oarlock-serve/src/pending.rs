@@ -242,7 +242,6 @@ pub(crate) async fn poll(
     match known.clone() {
         Some(Ok(_)) if request.decide(DELIVERED) == WITHDRAWN => Err(gone()),
         Some(Ok(granted)) => {
-            request.end();
             let granted = Box::new(current(state, granted)?);
             Ok(Polled::Granted { granted, is_new: !request.is_told.swap(true, Ordering::AcqRel) })
         }
