@@ -16,6 +16,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import threading
 import time
 import urllib.error
@@ -29,6 +30,11 @@ __all__ = ["Busy", "Client", "Error", "Lock", "Lost"]
 # On macOS `time.monotonic()` stands still while the machine sleeps, and CLOCK_MONOTONIC does not. Windows has neither:
 # its `time.monotonic()` counts sleep.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+# A lock request whose answer is missing may have taken the lock: it is repeated for so long after its wait, in seconds.
+# A repetition that is under way then has as long again.
+_GRACE = 5.0
 
 
 def _now():
@@ -61,8 +67,9 @@ class Client:
     def lock(
         self, name, wait=0.0, ttl=30.0, kind="mutex", reason=None, permits=None, take=None, label=None, watch=False
     ):
-        """Takes a lock, or waits for it for `wait` seconds. Raises `Busy`.
+        """Takes a lock, or waits for it for `wait` seconds. Raises `Busy`; an `OSError` if no server can be reached.
 
+        It ends with the wait if a server refuses the connection, and ten seconds later at most if answers are missing.
         With `watch`, a thread follows the stream of the lease: a break and a loss are told at once. It takes a connection
         for each lock.
         """
@@ -73,15 +80,17 @@ class Client:
             body["label"]["reason"] = reason
         # The same key again joins the same request: no answer that is lost can cost a lock or a place in the queue.
         key, end = {"Idempotency-Key": str(uuid.uuid4())}, _now() + wait
-        give_up = end + ttl
+        give_up = end + _GRACE
         while True:
             sent = _now()
             # A server that does not know the key, after a restart, waits for what is left.
             body["wait_ms"] = max(round((end - sent) * 1000), 0)
+            timeout = min(self._timeout, max(give_up + _GRACE - sent, 1))
             try:
-                status, answer = self._send("POST", self._path(name), body, key)
-            except (OSError, http.client.HTTPException):
-                if _now() > give_up:
+                status, answer = self._send("POST", self._path(name), body, key, timeout)
+            except (OSError, http.client.HTTPException) as error:
+                # What was not sent has taken nothing: there is no answer to ask for.
+                if _now() >= (end if _was_not_sent(error) else give_up):
                     raise
                 time.sleep(0.2)
                 continue
@@ -93,7 +102,7 @@ class Client:
                     time.sleep(min(1, left))
                     key = {"Idempotency-Key": str(uuid.uuid4())}
                     continue
-                if error.code not in ("no-answer", "too-fast", "too-many-requests") or _now() > give_up:
+                if error.code not in ("no-answer", "too-fast", "too-many-requests") or _now() >= give_up:
                     raise
                 time.sleep(1)
                 continue
@@ -136,6 +145,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def _was_not_sent(error):
+    """Whether a request has certainly not reached a server: there was no connection, or no trust in its certificate."""
+    reason = getattr(error, "reason", error)
+    return isinstance(reason, (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError))
 
 
 def _problem(refused):

@@ -35,6 +35,7 @@ export interface LockOptions {
   take?: number;
   /** Why it is held, for others to see. */
   reason?: string;
+  /** Who asks, for others to see. It has the host and the pid of this process, unless it says others. */
   label?: Record<string, unknown>;
   /** Follow the stream of the lease: a break and a loss are told at once. It takes a connection for each lock. */
   watch?: boolean;
@@ -77,11 +78,20 @@ export class Lost extends OarlockError {}
 /** How long one request may take; a long poll ends before. */
 const REQUEST_MS = 90_000;
 
+/**
+ * A lock request whose answer is missing may have taken the lock: it is repeated for so long after its wait. A
+ * repetition that is under way then has as long again.
+ */
+const GRACE_MS = 5000;
+
 /** A longer timer would fire at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
 /** A stream on which nothing comes for so long is dead: the server sends something every ten seconds. */
 const SILENCE_MS = 30_000;
+
+/** Aborts a request after so long. Node takes whole milliseconds alone. */
+const within = (ms: number) => AbortSignal.timeout(Math.ceil(Math.min(ms, REQUEST_MS)));
 
 const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
 
@@ -95,7 +105,10 @@ export class Client {
     this.#token = options.token;
   }
 
-  /** Takes a lock, or waits for it. Throws `Busy`. */
+  /**
+   * Takes a lock, or waits for it. Throws `Busy`; what `fetch` throws if no server can be reached. It ends with the
+   * wait if a server refuses the connection, and ten seconds later at most if answers are missing.
+   */
   async lock(name: string, options: LockOptions = {}): Promise<Lock> {
     const { wait = 0, ttl = 30, kind = "mutex", permits, take, reason, label = {}, watch = false } = options;
     const body = {
@@ -103,12 +116,12 @@ export class Client {
       permits,
       take,
       ttl_ms: Math.round(ttl * 1000),
-      label: reason === undefined ? label : { ...label, reason },
+      label: { ...identity(), ...label, reason: reason ?? label.reason },
     };
     // The same key again joins the same request: no answer that is lost can cost a lock or a place in the queue.
     let headers = { "Idempotency-Key": crypto.randomUUID() };
     const end = performance.now() + wait * 1000;
-    const giveUp = end + ttl * 1000;
+    const giveUp = end + GRACE_MS;
     // A URL that is none fails at once, and not after all tries.
     new URL(this.#url);
     for (;;) {
@@ -116,7 +129,8 @@ export class Client {
       // A server that does not know the key, after a restart, waits for what is left.
       const wait_ms = Math.max(Math.round(end - sent.steady), 0);
       try {
-        const signal = AbortSignal.timeout(REQUEST_MS);
+        const patience = Math.max(giveUp + GRACE_MS - sent.steady, 1000);
+        const signal = within(patience);
         const answer = await this.send("POST", path(name), { ...body, wait_ms }, headers, signal);
         if (answer.status === 201) {
           return new Lock(this, name, (await answer.json()) as Granted, sent, watch);
@@ -132,7 +146,9 @@ export class Client {
           headers = { "Idempotency-Key": crypto.randomUUID() };
           continue;
         }
-        if (!["no-answer", "too-fast", "too-many-requests"].includes(code) || performance.now() > giveUp) {
+        // What was not sent has taken nothing: there is no answer to ask for.
+        const until = wasNotSent(error) ? end : giveUp;
+        if (!["no-answer", "too-fast", "too-many-requests"].includes(code) || performance.now() >= until) {
           throw error;
         }
         await sleep(code === "no-answer" ? 200 : 1000);
@@ -176,6 +192,31 @@ export class Client {
     const Kind = code === "busy" ? Busy : code === "lost" ? Lost : OarlockError;
     throw new Kind(code, detail);
   }
+}
+
+/** Host and pid of this process, as far as the runtime tells them: the wait-for graph needs both. */
+function identity(): { host?: string; pid?: number } {
+  const { process, Deno } = globalThis as {
+    process?: { pid?: number; getBuiltinModule?: (name: string) => { hostname(): string } | undefined };
+    Deno?: { pid: number; hostname(): string };
+  };
+  try {
+    const host = process?.getBuiltinModule?.("node:os")?.hostname() ?? Deno?.hostname();
+    return { host, pid: process?.pid ?? Deno?.pid };
+  } catch {
+    // Deno asks for the permission "sys".
+    return {};
+  }
+}
+
+/** Whether a request has certainly not reached a server. Each runtime says in its own way that it could not connect. */
+function wasNotSent(error: unknown): boolean {
+  if (error instanceof OarlockError) {
+    return false;
+  }
+  const { code, cause, message } = error as { code?: string; cause?: { code?: string }; message?: string };
+  const codes = ["ECONNREFUSED", "ConnectionRefused", "ENOTFOUND", "EAI_AGAIN"];
+  return codes.includes(code ?? cause?.code ?? "") || /connection refused/i.test(message ?? "");
 }
 
 function path(name: string): string {
@@ -277,7 +318,7 @@ export class Lock {
     }
     try {
       // A part of what is left: a connection that is dead leaves time for another try.
-      const signal = AbortSignal.timeout(Math.min(Math.max(left / 3, 50), REQUEST_MS));
+      const signal = within(Math.max(left / 3, 50));
       const answer = await this.#client.send("POST", `${path(this.name)}/renew`, { lease: this.#lease }, {}, signal);
       const renewed = (await answer.json()) as Renewal;
       if (this.#why !== undefined) {

@@ -64,7 +64,7 @@ pub(crate) fn run(workspace: &Workspace, long: bool) -> Result<(), Failure> {
     println!("{count} crates, none of them a client or TLS");
     stream(&mut workspace.cargo(["check", "-p", "oarlock", "--no-default-features", "--locked"]))?;
     if long {
-        let otel = ["test", "-p", "oarlock-cli", "--no-default-features", "--features", "otel", "--test", "otel"];
+        let otel = ["test", "-p", "oarlock-cli", "--no-default-features", "--features", "otel,serve", "--test", "otel"];
         stream(&mut workspace.cargo(otel.into_iter().chain(["--locked"])))?;
     }
     Ok(())

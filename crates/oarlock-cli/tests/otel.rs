@@ -49,14 +49,33 @@ fn answer(mut stream: &TcpStream) -> Option<(String, Vec<u8>)> {
     Some((head.split(' ').nth(1)?.to_owned(), body))
 }
 
-fn oarlock(dir: &std::path::Path) -> Command {
+fn program(dir: &std::path::Path, subcommand: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oarlock"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OTEL_")) {
         command.env_remove(name);
     }
-    let url = format!("local:{}/store", dir.display());
-    command.args(["run", "-u", &url, "deploy/prod", "--", "true"]);
+    command.args([subcommand, "-u", &format!("local:{}/store", dir.display())]);
     command
+}
+
+fn oarlock(dir: &std::path::Path) -> Command {
+    let mut command = program(dir, "run");
+    command.args(["deploy/prod", "--", "true"]);
+    command
+}
+
+/// Waits until the collector has received all of these.
+fn await_all(received: &mpsc::Receiver<(String, Vec<u8>)>, wanted: &[&str]) {
+    // Strings are themselves in this format.
+    let has = |body: &[u8], text: &str| body.windows(text.len()).any(|part| part == text.as_bytes());
+    let (mut left, give_up) = (wanted.to_vec(), Instant::now() + Duration::from_secs(30));
+    while !left.is_empty() {
+        let patience = give_up.saturating_duration_since(Instant::now());
+        let (path, body) = received.recv_timeout(patience).unwrap_or_else(|_| panic!("not received: {left:?}"));
+        assert_eq!(path, "/v1/traces");
+        assert!(has(&body, "service.name") && has(&body, "oarlock"), "who it is");
+        left.retain(|text| !has(&body, text));
+    }
 }
 
 #[test]
@@ -65,17 +84,48 @@ fn a_collector_receives_the_spans_of_a_lock() {
     let dir = tempfile::TempDir::new().unwrap();
     let done = oarlock(dir.path()).env("OTEL_EXPORTER_OTLP_ENDPOINT", &url).output().unwrap();
     assert!(done.status.success(), "{done:?}");
-    // Strings are themselves in this format.
-    let has = |body: &[u8], text: &str| body.windows(text.len()).any(|part| part == text.as_bytes());
-    let mut left = vec!["lock wait", "lock hold", "lock release", "deploy/prod", "acquired", "released"];
+    await_all(&received, &["lock wait", "lock hold", "lock release", "deploy/prod", "acquired", "released"]);
+}
+
+/// What a server does for its clients: each request, with the lock that it is for, and the spans of the lock.
+#[cfg(feature = "serve")]
+#[test]
+fn a_collector_receives_the_spans_of_a_server() {
+    let (url, received) = collector();
+    let dir = tempfile::TempDir::new().unwrap();
+    let mut command = program(dir.path(), "serve");
+    command.args(["-o", "name", "--listen", "127.0.0.1:0"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", &url);
+    let mut server = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let send = |method: &str, path: &str, body: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        let head = format!("{method} /v1/locks/{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let granted = send("POST", "deploy%2Fprod", "");
+    assert!(granted.starts_with("HTTP/1.1 201"), "{granted}");
+    let lease = granted.split_once("\"lease\":\"").and_then(|(_, rest)| rest.split_once('"')).expect("a lease").0;
+    assert!(send("POST", "deploy%2Fprod/release", &format!("{{\"lease\":\"{lease}\"}}")).starts_with("HTTP/1.1 200"));
+    // Only a request has this name.
+    assert!(send("GET", "seen%2Fonly", "").starts_with("HTTP/1.1 200"));
+    // The spans of the last requests are exported at its end.
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::TERM).unwrap();
     let give_up = Instant::now() + Duration::from_secs(30);
-    while !left.is_empty() {
-        let patience = give_up.saturating_duration_since(Instant::now());
-        let (path, body) = received.recv_timeout(patience).unwrap_or_else(|_| panic!("not received: {left:?}"));
-        assert_eq!(path, "/v1/traces");
-        assert!(has(&body, "service.name") && has(&body, "oarlock"), "who it is");
-        left.retain(|text| !has(&body, text));
+    while server.try_wait().unwrap().is_none() {
+        if Instant::now() > give_up {
+            server.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
+    let of_requests = ["http request", "/v1/locks/{name}/release", "seen/only"];
+    let of_locks = ["deploy/prod", "lock wait", "lock hold", "lock release"];
+    await_all(&received, &[&of_requests[..], &of_locks].concat());
 }
 
 #[test]

@@ -123,11 +123,18 @@ impl Telemetry {
         });
     }
 
-    /// The store renewed a hold (`Ok`) or did not, after `took`; `left` of the lease was left then.
-    pub(crate) fn renewed(self, hold: &HoldCell, outcome: RenewalOutcome, took: Duration, left: Duration) {
+    /// The store renewed a hold (`Ok`) or did not, after `took`; `left` of its `lease` was left then.
+    pub(crate) fn renewed(
+        self,
+        hold: &HoldCell,
+        outcome: RenewalOutcome,
+        took: Duration,
+        left: Duration,
+        lease: Duration,
+    ) {
         safely(|| {
             #[cfg(feature = "metrics")]
-            metrics::renewed(self.backend, outcome, took, left);
+            metrics::renewed(self.backend, outcome, took, left, lease);
             #[cfg(feature = "tracing")]
             if let Some(span) = hold.span() {
                 spans::renewed(&span, outcome, took, left);

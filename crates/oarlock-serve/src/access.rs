@@ -33,7 +33,7 @@ impl Right {
 }
 
 /// A client that was let in: its name, for the audit log, and the patterns of names for each right.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Client {
     pub(crate) name: String,
     read: Vec<String>,
@@ -73,14 +73,14 @@ impl Client {
 
 /// The tokens that are accepted. Without any, every client of the loopback address may read and lock, and none may
 /// break.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Access {
     tokens: Vec<Token>,
     allow_lock: bool,
     allow_break: bool,
 }
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct Token {
     /// Of the token: the compare takes the same time for each.
     digest: [u8; 32],

@@ -34,23 +34,40 @@ pub(crate) struct Audit {
     done: std::sync::Mutex<Receiver<()>>,
 }
 
-#[derive(Debug)]
-struct Entry {
-    line: String,
-    /// Told whether it was written.
-    told: Option<oneshot::Sender<bool>>,
+/// What the thread writes to.
+type Log = Box<dyn Write + Send>;
+
+enum Entry {
+    Line {
+        line: String,
+        /// Told whether it was written.
+        told: Option<oneshot::Sender<bool>>,
+    },
+    /// The entries after it go there.
+    Next(Log),
 }
 
 impl Audit {
     /// Appends to the file, which only its owner can read.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
-        let Some(path) = path else { return Self::over(io::stderr()) };
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-        let config = |error| Error::new(ErrorKind::Config, format!("cannot write {}: {error}", path.display()));
-        Self::over(file.map_err(config)?)
+        match path {
+            None => Self::over(Box::new(io::stderr())),
+            Some(path) => Self::over(file(path)?),
+        }
     }
 
-    fn over(mut log: impl Write + Send + 'static) -> Result<Self> {
+    /// Opens the file again, which may have been renamed since. Entries before this are in the earlier one.
+    pub(crate) fn reopen(&self, path: Option<&Path>) -> Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        let next = Entry::Next(file(path)?);
+        if self.queue.as_ref().is_some_and(|queue| queue.try_send(next).is_ok()) {
+            return Ok(());
+        }
+        let detail = format!("cannot change to {}: the audit log is written too slowly", path.display());
+        Err(Error::new(ErrorKind::Config, detail))
+    }
+
+    fn over(mut log: Log) -> Result<Self> {
         let (queue, entries) = mpsc::sync_channel::<Entry>(MAX_QUEUED);
         let (is_done, done) = mpsc::channel();
         let dropped = Arc::new(AtomicU64::new(0));
@@ -58,13 +75,20 @@ impl Audit {
         let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
             let _is_done: mpsc::Sender<()> = is_done;
             for entry in entries {
-                let mut written = log.write_all(entry.line.as_bytes());
+                let (line, told) = match entry {
+                    Entry::Line { line, told } => (line, told),
+                    Entry::Next(next) => {
+                        log = next;
+                        continue;
+                    }
+                };
+                let mut written = log.write_all(line.as_bytes());
                 let missing = missing.swap(0, Ordering::Relaxed);
                 if missing > 0 && written.is_ok() {
                     let facts = json!({ "entries": missing, "why": "the log is written too slowly" });
-                    written = log.write_all(line("dropped", &facts).as_bytes());
+                    written = log.write_all(text("dropped", &facts).as_bytes());
                 }
-                if let Some(told) = entry.told {
+                if let Some(told) = told {
                     let _ = told.send(written.is_ok());
                 }
                 if let Err(error) = written {
@@ -79,14 +103,14 @@ impl Audit {
     /// Writes an entry: what was done, by whom, from where, and the facts. The names of locks and the reasons are
     /// escaped by JSON; there is no secret among them. It never waits: if too many entries wait, this one is counted.
     pub(crate) fn write(&self, what: &str, client: Option<&Client>, peer: IpAddr, facts: &Value) {
-        self.enqueue(Entry { line: entry(what, client, peer, facts), told: None });
+        self.enqueue(Entry::Line { line: entry(what, client, peer, facts), told: None });
     }
 
     /// Writes an entry, and returns whether it was written in time.
     pub(crate) async fn write_first(&self, what: &str, client: &Client, peer: IpAddr, facts: &Value) -> bool {
         let (told, written) = oneshot::channel();
         let line = entry(what, Some(client), peer, facts);
-        self.enqueue(Entry { line, told: Some(told) })
+        self.enqueue(Entry::Line { line, told: Some(told) })
             && matches!(tokio::time::timeout(PATIENCE, written).await, Ok(Ok(true)))
     }
 
@@ -109,15 +133,22 @@ impl Drop for Audit {
     }
 }
 
+/// Opens the file to append to it; only its owner can read it.
+fn file(path: &Path) -> Result<Log> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    let config = |error| Error::new(ErrorKind::Config, format!("cannot write {}: {error}", path.display()));
+    Ok(Box::new(file.map_err(config)?))
+}
+
 fn entry(what: &str, client: Option<&Client>, peer: IpAddr, facts: &Value) -> String {
     let mut all = json!({ "client": client.map(|client| &client.name), "peer": peer.to_string() });
     if let (Some(all), Some(facts)) = (all.as_object_mut(), facts.as_object()) {
         all.extend(facts.clone());
     }
-    line(what, &all)
+    text(what, &all)
 }
 
-fn line(what: &str, facts: &Value) -> String {
+fn text(what: &str, facts: &Value) -> String {
     let at = format!("{:.3}", jiff::Timestamp::now());
     let mut entry = Map::from_iter([("at".to_owned(), json!(at)), ("audit".to_owned(), json!(what))]);
     entry.extend(facts.as_object().cloned().unwrap_or_default());
@@ -150,7 +181,7 @@ mod tests {
     async fn a_log_that_takes_nothing_stops_no_request_and_lets_no_break_pass() {
         let (let_go, until) = mpsc::channel();
         let (written, log) = mpsc::channel();
-        let audit = Arc::new(Audit::over(Stuck { until, written }).unwrap());
+        let audit = Arc::new(Audit::over(Box::new(Stuck { until, written })).unwrap());
         let peer = [127, 0, 0, 1].into();
         let (finished, finish) = mpsc::channel();
         std::thread::spawn({
@@ -174,10 +205,27 @@ mod tests {
         assert!(log.iter().last().unwrap().contains(r#""audit":"break""#), "written before it ends");
     }
 
+    /// As a rotation does: the file is renamed, and a new one takes the next entries.
+    #[test]
+    fn a_file_that_was_renamed_is_opened_again() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
+        let (audit, peer) = (Audit::open(Some(&path)).unwrap(), [127, 0, 0, 1].into());
+        audit.write("locked", None, peer, &json!({ "name": "before" }));
+        std::fs::rename(&path, &old).unwrap();
+        audit.write("locked", None, peer, &json!({ "name": "between" }));
+        assert!(audit.reopen(Some(&dir.path().join("no/such/folder"))).is_err());
+        audit.reopen(Some(&path)).unwrap();
+        audit.write("locked", None, peer, &json!({ "name": "after" }));
+        drop(audit);
+        let names = |path| std::fs::read_to_string(path).unwrap().matches("\"name\"").count();
+        assert_eq!((names(old), names(path)), (2, 1), "none is lost");
+    }
+
     #[tokio::test]
     async fn a_break_that_waits_for_its_entry_gives_up() {
         let (_let_go, until) = mpsc::channel();
-        let audit = Audit::over(Stuck { until, written: mpsc::channel().0 }).unwrap();
+        let audit = Audit::over(Box::new(Stuck { until, written: mpsc::channel().0 })).unwrap();
         let client = crate::access::Access::open().client(&http::HeaderMap::new(), None).unwrap();
         let facts = json!({});
         let entry = audit.write_first("break", &client, [127, 0, 0, 1].into(), &facts);

@@ -24,7 +24,7 @@ use crate::access::Access;
 pub struct Config {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// Who may do what.
+    /// Who may do what; [`Reload`](crate::Reload) exchanges it.
     pub access: Access,
     /// The certificate chain and its key, in PEM files.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -86,8 +86,8 @@ impl Config {
     }
 
     /// Whether clients can be told apart by their names, those of tokens or certificates.
-    pub(crate) fn has_names(&self) -> bool {
-        match self.access.names().len() {
+    pub(crate) fn has_names(&self, access: &Access) -> bool {
+        match access.names().len() {
             0 => self.client_ca.is_some(),
             tokens => tokens > 1,
         }
@@ -153,11 +153,11 @@ mod tests {
     #[test]
     fn tokens_and_certificates_tell_clients_apart() {
         let mut config = Config::default();
-        assert!(!config.has_names(), "all are anonymous");
+        assert!(!config.has_names(&config.access), "all are anonymous");
         config.client_ca = Some("ca".into());
-        assert!(config.has_names(), "each has a certificate of its own");
+        assert!(config.has_names(&config.access), "each has a certificate of its own");
         config.access = Access::token("0123456789abcdef0123").unwrap();
-        assert!(!config.has_names(), "all have the same token");
+        assert!(!config.has_names(&config.access), "all have the same token");
     }
 
     #[test]

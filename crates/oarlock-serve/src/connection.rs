@@ -22,6 +22,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
+use crate::config::Config;
 use crate::state::State;
 
 /// The longest head of a request.
@@ -99,33 +100,35 @@ fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads the certificate chain and its key; with `client_ca`, clients need a certificate of one of its authorities.
-pub(crate) fn acceptor(chain: &Path, key: &Path, client_ca: Option<&Path>) -> Result<TlsAcceptor> {
-    let config = |path: &Path, error: &dyn std::fmt::Display| {
+/// Reads the certificate chain and its key, if there is to be TLS; with `client_ca`, clients need a certificate of one
+/// of its authorities.
+pub(crate) fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>> {
+    let Some((chain, key)) = &config.tls else { return Ok(None) };
+    let unusable = |path: &Path, error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Config, format!("cannot use {}: {error}", path.display()))
     };
-    let certificates = CertificateDer::pem_file_iter(chain).map_err(|error| config(chain, &error))?;
+    let certificates = CertificateDer::pem_file_iter(chain).map_err(|error| unusable(chain, &error))?;
     let certificates =
-        certificates.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| config(chain, &error))?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| config(key, &error))?;
+        certificates.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| unusable(chain, &error))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    let builder = match client_ca {
+    let builder = match config.client_ca.as_deref() {
         None => builder.with_no_client_auth(),
         Some(file) => {
             let mut roots = RootCertStore::empty();
-            for authority in CertificateDer::pem_file_iter(file).map_err(|error| config(file, &error))? {
-                let authority = authority.map_err(|error| config(file, &error))?;
-                roots.add(authority).map_err(|error| config(file, &error))?;
+            for authority in CertificateDer::pem_file_iter(file).map_err(|error| unusable(file, &error))? {
+                let authority = authority.map_err(|error| unusable(file, &error))?;
+                roots.add(authority).map_err(|error| unusable(file, &error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| config(file, &error))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(file, &error))?)
         }
     };
-    let mut server = builder.with_single_cert(certificates, private).map_err(|error| config(chain, &error))?;
+    let mut server = builder.with_single_cert(certificates, private).map_err(|error| unusable(chain, &error))?;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(server)))
+    Ok(Some(TlsAcceptor::from(Arc::new(server))))
 }
 
 /// A stream that fails when its reader is too slow: a client that asks, and does not read or reads little, must not keep

@@ -370,7 +370,7 @@ pub(crate) async fn renew(state: &State, lease: &Lease, owner: &Owner) -> Result
     let guard = adopted.map_err(|error| gone(state, lease, error))?;
     let (kind, ends_at) = (guard.kind(), guard.ends_at());
     if let Some(known) = state.leases.get(lease.id) {
-        state.metrics.margin(known.ends_at.since(now()));
+        state.metrics.margin(known.ends_at.since(now()), known.ends_at.since(known.renewed_at));
     }
     // The store has told it with the renewal.
     let ending = known_now(guard.asked_to_end()).flatten();

@@ -5,13 +5,14 @@
 //! | file | what it does |
 //! |---|---|
 //! | `server`, `connection` | bind, accept, TLS, an end for slow clients |
+//! | `reload` | tokens, certificates and the audit log, exchanged while it runs |
 //! | `service` | each request: `origin`, `route`, `access`, `limiter`, body |
 //! | `api` | the endpoints |
 //! | `request`, `leases`, `pending` | locks for HTTP clients: a ticket of the engine that the client keeps |
 //! | `board`, `view`, `graph` | all locks, sampled, for pages |
 //! | `sse`, `followers` | streams of events; one follower of the store for all streams of a lock |
 //! | `history` | who held and waited, in SQLite |
-//! | `metrics`, `audit`, `doctor` | what else operators want to know |
+//! | `metrics`, `span`, `audit`, `doctor` | what else operators want to know |
 //! | `page/` | the dashboard: plain HTML, CSS and JavaScript, without a build step; `api` puts its scripts together |
 
 mod access;
@@ -35,14 +36,17 @@ mod origin;
 mod pending;
 mod problem;
 mod quota;
+mod reload;
 mod request;
 mod route;
 mod server;
 mod service;
+mod span;
 mod sse;
 mod state;
 mod view;
 
 pub use access::Access;
 pub use config::Config;
+pub use reload::Reload;
 pub use server::Server;

@@ -15,6 +15,10 @@ use crate::state::{State, now, wall_millis};
 /// The upper bounds of waits and holds, in seconds.
 const SPANS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0];
 
+/// The upper bounds of what was left of a lease, as a part of it. The alert rule compares with one of them, so that it
+/// need not guess within a bucket.
+const PARTS: [f64; 8] = [0.1, 0.2, 0.33, 0.4, 0.5, 0.6, 0.7, 0.8];
+
 /// More names are not labels, whatever the patterns say.
 const MAX_NAMES: usize = 200;
 
@@ -39,26 +43,42 @@ struct Series {
     holds: BTreeMap<Labels, Histogram>,
     renewals: BTreeMap<Labels, Histogram>,
     margins: BTreeMap<Labels, Histogram>,
+    margin_parts: BTreeMap<Labels, Histogram>,
     waiting: BTreeMap<Labels, u64>,
     lost: BTreeMap<Labels, u64>,
     answers: BTreeMap<Labels, u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Histogram {
-    buckets: [u64; SPANS.len()],
+    bounds: &'static [f64],
+    buckets: Vec<u64>,
     count: u64,
     sum: f64,
 }
 
+/// Of spans of time.
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new(&SPANS)
+    }
+}
+
 impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, buckets: vec![0; bounds.len()], count: 0, sum: 0.0 }
+    }
+
     fn add(&mut self, span: Duration) {
-        let seconds = span.as_secs_f64();
-        for (bucket, bound) in self.buckets.iter_mut().zip(SPANS) {
-            *bucket += u64::from(seconds <= bound);
+        self.add_value(span.as_secs_f64());
+    }
+
+    fn add_value(&mut self, value: f64) {
+        for (bucket, bound) in self.buckets.iter_mut().zip(self.bounds) {
+            *bucket += u64::from(value <= *bound);
         }
         self.count += 1;
-        self.sum += seconds;
+        self.sum += value;
     }
 }
 
@@ -127,9 +147,12 @@ impl Metrics {
         self.series().renewals.entry(labels).or_default().add(span);
     }
 
-    /// How much of the lease was left when it was renewed.
-    pub(crate) fn margin(&self, left: Duration) {
-        self.series().margins.entry(format!("backend=\"{}\"", self.backend)).or_default().add(left);
+    /// How much of a lease that was so long was left when it was renewed.
+    pub(crate) fn margin(&self, left: Duration, lease: Duration) {
+        let (labels, mut series) = (format!("backend=\"{}\"", self.backend), self.series());
+        series.margins.entry(labels.clone()).or_default().add(left);
+        let part = if lease.is_zero() { 0.0 } else { left.as_secs_f64() / lease.as_secs_f64() };
+        series.margin_parts.entry(labels).or_insert_with(|| Histogram::new(&PARTS)).add_value(part);
     }
 
     pub(crate) fn lost(&self, kind: Kind, cause: &str) {
@@ -152,6 +175,8 @@ impl Metrics {
             text.histograms("oarlock_hold_duration_seconds", "How long HTTP clients held a lock.", &series.holds);
             text.histograms("oarlock_renewal_duration_seconds", "How long the store took to renew.", &series.renewals);
             text.histograms("oarlock_lease_margin_seconds", "Lease left when it was renewed.", &series.margins);
+            let help = "Lease left when it was renewed, as a part of the lease.";
+            text.histograms("oarlock_lease_margin_ratio", help, &series.margin_parts);
             text.head("oarlock_http_requests_total", "counter", "Requests, by route and status.");
             for (labels, count) in &series.answers {
                 text.line("oarlock_http_requests_total", labels, *count);
@@ -166,7 +191,7 @@ impl Metrics {
             }
         }
         text.head("oarlock_held", "gauge", "Locks that HTTP clients of this server hold.");
-        let mut held: BTreeMap<Labels, u64> = BTreeMap::new();
+        let mut held: BTreeMap<Labels, u64> = KINDS.map(|kind| (self.labels(kind), 0)).into();
         for kind in state.leases.kinds() {
             *held.entry(self.labels(kind)).or_default() += 1;
         }
@@ -282,7 +307,7 @@ impl Text {
     fn histograms(&mut self, name: &str, help: &str, all: &BTreeMap<Labels, Histogram>) {
         self.head(name, "histogram", help);
         for (labels, histogram) in all {
-            for (bucket, bound) in histogram.buckets.iter().zip(SPANS) {
+            for (bucket, bound) in histogram.buckets.iter().zip(histogram.bounds) {
                 self.line(&format!("{name}_bucket"), &format!("{labels},le=\"{bound}\""), *bucket);
             }
             self.line(&format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), histogram.count);
@@ -313,6 +338,26 @@ mod tests {
             format!("w_count{{{labels}}} 2\n"),
         ] {
             assert!(text.0.contains(&line), "{line}\n{}", text.0);
+        }
+    }
+
+    /// A third is little of any lease, whether it is 10 s or 10 minutes long.
+    #[test]
+    fn what_is_left_of_a_lease_is_a_part_of_it() {
+        let metrics = Metrics::new("mem");
+        for (left, lease) in [(3, 10), (4, 10), (190, 600), (400, 600), (0, 0)] {
+            metrics.margin(Duration::from_secs(left), Duration::from_secs(lease));
+        }
+        let mut text = Text::default();
+        text.histograms("r", "Help.", &metrics.series().margin_parts);
+        for line in [
+            "r_bucket{backend=\"mem\",le=\"0.1\"} 1\n",
+            "r_bucket{backend=\"mem\",le=\"0.33\"} 3\n",
+            "r_bucket{backend=\"mem\",le=\"0.4\"} 4\n",
+            "r_bucket{backend=\"mem\",le=\"0.7\"} 5\n",
+            "r_count{backend=\"mem\"} 5\n",
+        ] {
+            assert!(text.0.contains(line), "{line}\n{}", text.0);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -77,6 +77,8 @@ struct Request {
     outcome: watch::Sender<Option<Outcome>>,
     /// Whether the grant is a client's, or was taken back because none asked for it: never both.
     fate: AtomicU8,
+    /// Whether a client was told of the grant.
+    is_told: AtomicBool,
     /// When the last client that waited for the outcome left.
     left: Mutex<Instant>,
     ended: Mutex<Option<Instant>>,
@@ -175,6 +177,7 @@ impl Pending {
             owner: owner.clone(),
             outcome: watch::Sender::new(None),
             fate: AtomicU8::new(OPEN),
+            is_told: AtomicBool::new(false),
             left: Mutex::new(now),
             ended: Mutex::default(),
         });
@@ -200,7 +203,11 @@ fn make_room(requests: &mut Requests, leases: &Leases, of: impl Fn(&Owner) -> bo
 /// What a long poll ends with.
 #[derive(Debug)]
 pub(crate) enum Polled {
-    Granted(Box<Granted>),
+    Granted {
+        granted: Box<Granted>,
+        /// Whether it is told for the first time.
+        is_new: bool,
+    },
     /// Poll again.
     Waiting,
 }
@@ -215,7 +222,7 @@ pub(crate) async fn poll(
     path: &str,
 ) -> Result<Polled, Problem> {
     let digest = digest(path, body);
-    let clients = match (state.config.has_names(), state.config.is_shared(peer)) {
+    let clients = match (state.has_names(), state.config.is_shared(peer)) {
         (true, _) => Clients::Names,
         (false, true) => Clients::One,
         (false, false) => Clients::Addresses,
@@ -225,7 +232,9 @@ pub(crate) async fn poll(
     // Dropped before `outcome`: when all have left, it is known since when.
     let _leaves = Leaves(&request);
     if is_new {
-        tokio::spawn(run(state.clone(), request.clone(), wanted));
+        let taker = state.clone();
+        let taking = async move { request::take(&taker, &wanted).await };
+        tokio::spawn(run(state.clone(), request.clone(), taking));
     }
     let Ok(Ok(known)) = tokio::time::timeout(patience, outcome.wait_for(Option::is_some)).await else {
         return Ok(Polled::Waiting);
@@ -233,8 +242,8 @@ pub(crate) async fn poll(
     match known.clone() {
         Some(Ok(_)) if request.decide(DELIVERED) == WITHDRAWN => Err(gone()),
         Some(Ok(granted)) => {
-            request.end();
-            Ok(Polled::Granted(Box::new(current(state, granted)?)))
+            let granted = Box::new(current(state, granted)?);
+            Ok(Polled::Granted { granted, is_new: !request.is_told.swap(true, Ordering::AcqRel) })
         }
         Some(Err(problem)) => Err(problem),
         None => Ok(Polled::Waiting),
@@ -259,34 +268,54 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// A grant that is repeated: it may have been renewed, released or lost meanwhile.
+/// A grant that is repeated: it may have been renewed, released, broken or lost meanwhile.
 fn current(state: &State, mut granted: Granted) -> Result<Granted, Problem> {
     match state.leases.get(granted.lease.id) {
         Some(known) => {
-            granted.ends_at = known.ends_at;
+            (granted.ends_at, granted.ending) = (known.ends_at, known.ending);
             Ok(granted)
         }
         None => Err(Problem::lost("the lock of this Idempotency-Key was released, or not renewed in time")),
     }
 }
 
-/// Acquires the lock while a client asks for it.
-async fn run(state: Arc<State>, request: Arc<Request>, wanted: LockRequest) {
+/// Ends a request whose task ends in another way: by a panic. Those that poll are told, and the next one begins anew.
+struct EndOnDrop {
+    state: Arc<State>,
+    request: Arc<Request>,
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if self.request.ended().is_none() {
+            self.state.pending.forget(&self.request);
+            let detail = "the request has failed";
+            let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail);
+            self.request.outcome.send_replace(Some(Err(problem)));
+            self.request.end();
+        }
+    }
+}
+
+/// Acquires the lock, by `taking`, while a client asks for it.
+async fn run(state: Arc<State>, request: Arc<Request>, taking: impl Future<Output = Outcome>) {
+    let pending = EndOnDrop { state, request };
+    let EndOnDrop { state, request } = &pending;
     let outcome = tokio::select! {
-        outcome = request::take(&state, &wanted) => outcome,
+        outcome = taking => outcome,
         () = request.abandoned(ABANDONED) => Err(gone()),
         () = state.closing.cancelled() => Err(closing()),
     };
     let lease = outcome.as_ref().ok().map(|granted| granted.lease.clone());
     if matches!(&outcome, Err(problem) if !is_final(problem)) {
-        state.pending.forget(&request);
+        state.pending.forget(request);
     }
     request.outcome.send_replace(Some(outcome));
     if let Some(lease) = lease {
         request.abandoned(ABANDONED).await;
         if request.decide(WITHDRAWN) == WITHDRAWN {
             // If this fails, the lease ends it.
-            let _ = leases::release(&state, &lease).await;
+            let _ = leases::release(state, &lease).await;
             request.outcome.send_replace(Some(Err(gone())));
         }
     }
@@ -431,7 +460,7 @@ mod tests {
             let key = number.to_string();
             let take = || poll(&state, PEER, &key, wanted("again"), b"", "/x");
             let granted = |polled| match polled {
-                Polled::Granted(granted) => granted.lease,
+                Polled::Granted { granted, .. } => granted.lease,
                 Polled::Waiting => panic!("lock {number} waits"),
             };
             let lease = granted(take().await.unwrap_or_else(|problem| panic!("lock {number}: {}", problem.detail)));
@@ -444,6 +473,24 @@ mod tests {
             }
         }
         assert!(state.pending.requests().len() <= MAX_REQUESTS_OF_ONE);
+    }
+
+    /// A fault of a driver or of this program.
+    #[tokio::test]
+    async fn a_request_that_panics_tells_those_who_poll_and_begins_anew() {
+        let state = state().await;
+        let (request, _) = join(&state, "anonymous", "k", digest("/x", b"")).unwrap();
+        let polls = poll(&state, PEER, "k", wanted("panics"), b"", "/x");
+        let panics = async {
+            tokio::task::yield_now().await;
+            panic!("a fault")
+        };
+        let running = tokio::spawn(run(state.clone(), request.clone(), panics));
+        let told = tokio::time::timeout(Duration::from_secs(20), polls).await.expect("it is told").unwrap_err();
+        assert_eq!((told.code, told.status.as_u16()), ("internal", 500));
+        assert!(running.await.unwrap_err().is_panic() && request.ended().is_some(), "it makes room");
+        let again = poll(&state, PEER, "k", wanted("panics"), b"", "/x").await.unwrap();
+        assert!(matches!(again, Polled::Granted { is_new: true, .. }), "it begins anew: {again:?}");
     }
 
     #[tokio::test]

@@ -8,11 +8,11 @@ use std::time::Duration;
 use oarlock::{Error, ErrorKind, Locks, Result};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::quota::{self, Quota};
+use crate::reload::Reload;
 use crate::state::State;
 use crate::{board, connection, doctor, leases};
 
@@ -40,7 +40,6 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<TlsAcceptor>,
     state: Arc<State>,
 }
 
@@ -61,12 +60,16 @@ impl Server {
     /// If the future is dropped there is no server.
     pub async fn bind(locks: Locks, config: Config) -> Result<Self> {
         config.check()?;
-        let tls = config.tls.as_ref().map(|(chain, key)| connection::acceptor(chain, key, config.client_ca.as_deref()));
-        let tls = tls.transpose()?;
         let os = |error| Error::new(ErrorKind::Os, format!("cannot listen on {}", config.listen)).because(error);
         let listener = TcpListener::bind(config.listen).await.map_err(os)?;
         let address = listener.local_addr().map_err(os)?;
-        Ok(Self { listener, address, tls, state: Arc::new(State::new(locks, config)?) })
+        Ok(Self { listener, address, state: Arc::new(State::new(locks, config)?) })
+    }
+
+    /// Exchanges tokens, certificates and the audit log while it runs.
+    #[must_use]
+    pub fn reload(&self) -> Reload {
+        Reload::of(self.state.clone())
     }
 
     /// The address; with the port that the system chose.
@@ -81,7 +84,7 @@ impl Server {
     /// # Cancel safety
     /// If the future is dropped, connections are cut. Leases live on to their end, and can be renewed elsewhere.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { listener, tls, state, .. } = self;
+        let Self { listener, state, .. } = self;
         let most = quota::fitting(state.config.connections).min(Semaphore::MAX_PERMITS);
         let (tasks, connections) = (TaskTracker::new(), Arc::new(Semaphore::new(most)));
         let of_one = Quota::new(most.div_ceil(4));
@@ -104,7 +107,7 @@ impl Server {
                     // An address that has its share is closed at once.
                     let is_one = !state.config.is_shared(peer.ip());
                     let Some(of_one) = of_one.take(is_one.then(|| quota::network(peer.ip()))) else { continue };
-                    let (tls, state) = (tls.clone(), state.clone());
+                    let (tls, state) = (state.present.tls(), state.clone());
                     tasks.spawn(async move {
                         connection::serve(stream, tls, state).await;
                         drop((permit, of_one));

@@ -10,8 +10,9 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use oarlock::state::{Moment, ResourceName};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
-use crate::access::{Client, Right};
+use crate::access::{Access, Client, Right};
 use crate::answer::{self, Answer};
 use crate::api::{self, watch};
 use crate::connection::Peer;
@@ -19,6 +20,7 @@ use crate::leases::Lease;
 use crate::problem::Problem;
 use crate::quota;
 use crate::route::{self, Endpoint, Routed};
+use crate::span::RequestSpan;
 use crate::state::{State, now};
 
 /// The longest body.
@@ -32,6 +34,8 @@ pub(crate) struct Call {
     /// When it arrived; its client sent it earlier.
     pub(crate) arrived: Moment,
     pub(crate) headers: HeaderMap,
+    /// Cancelled when its client may have lost its rights.
+    pub(crate) revoked: CancellationToken,
     pub(crate) path: String,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) body: Bytes,
@@ -67,8 +71,10 @@ pub(crate) async fn handle(state: &Arc<State>, peer: &Peer, request: Request<Inc
     let arrived = now();
     let (mut template, method) = ("unknown", request.method().clone());
     let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-    let answer = answered(state, peer, request, arrived, &mut template).await;
+    let span = RequestSpan::new(&method);
+    let answer = span.around(answered(state, peer, request, arrived, &mut template, &span)).await;
     let mut answer = answer.unwrap_or_else(|problem| problem.answer());
+    span.answered(answer.status());
     state.metrics.answered(template, method.as_str(), answer.status().as_u16());
     answer::harden(&mut answer);
     if is_chunked {
@@ -84,17 +90,22 @@ async fn answered(
     request: Request<Incoming>,
     arrived: Moment,
     template: &mut &'static str,
+    span: &RequestSpan,
 ) -> Result<Answer, Problem> {
     let (head, body) = request.into_parts();
     let routed = route::find(&head.method, head.uri.path());
     let is_page = routed.as_ref().is_ok_and(|routed| routed.endpoint.is_page());
-    state.hosts.check(is_page, head.uri.host(), &head.headers)?;
-    let Routed { endpoint, template: of, name } = routed?;
+    let let_in = state.hosts.check(is_page, head.uri.host(), &head.headers).and(routed);
+    let Routed { endpoint, template: of, name } = match let_in {
+        Ok(routed) => routed,
+        Err(problem) => return count_stranger(state, peer.address).and(Err(problem)),
+    };
     *template = of;
     if endpoint.is_public() {
-        return Ok(api::public(endpoint));
+        return count_stranger(state, peer.address).map(|()| api::public(endpoint));
     }
-    let client = identify(state, peer, &head.headers)?;
+    let admission = state.present.admission();
+    let client = identify(state, &admission.access, peer, &head.headers)?;
     let peer = peer.address;
     // Those of a lease are counted when it has been read.
     if !matches!(endpoint, Endpoint::Renew | Endpoint::Release) {
@@ -103,7 +114,8 @@ async fn answered(
     // A client watches its lease with the right that it was granted with.
     let of_lease = endpoint == Endpoint::WatchOne && head.headers.contains_key(watch::LEASE);
     let right = if of_lease { Right::Lock } else { right_of(endpoint) };
-    authorize(state, &client, peer, right, name.as_ref())?;
+    authorize(state, &admission.access, &client, peer, right, name.as_ref())?;
+    span.asks_for(template, name.as_ref());
     let body = tokio::time::timeout(state.config.patience, Limited::new(body, MAX_BODY_BYTES).collect());
     let body = body.await.map_err(|_| {
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the body of this request did not arrive in time")
@@ -124,6 +136,7 @@ async fn answered(
         path: head.uri.path().to_owned(),
         query: query.into_owned().collect(),
         headers: head.headers,
+        revoked: admission.revoked.clone(),
         body: body.to_bytes(),
     };
     api::answer(state, endpoint, name, call).await
@@ -135,6 +148,13 @@ pub(crate) fn count(state: &State, client: &Client, peer: IpAddr) -> Result<(), 
     state.limiter.take(&key, now).and_then(|()| state.of_tokens.take(&client.name, now)).map_err(too_fast)
 }
 
+/// Counts a request that says not who sent it, or is not let in: for its address. It costs other clients of the address
+/// nothing that they send with a token.
+fn count_stranger(state: &State, peer: IpAddr) -> Result<(), Problem> {
+    let of = &state.strangers[usize::from(state.config.is_shared(peer))];
+    of.take(&quota::network(peer).to_string(), Instant::now()).map_err(too_fast)
+}
+
 /// Counts a request for this lease. One that this server does not know may be forged: it counts for its client.
 pub(crate) fn count_for(state: &State, lease: &Lease, call: &Call) -> Result<(), Problem> {
     if state.leases.get(lease.id).is_none() {
@@ -143,14 +163,16 @@ pub(crate) fn count_for(state: &State, lease: &Lease, call: &Call) -> Result<(),
     state.renewals.take(&lease.id.to_string(), Instant::now()).map_err(too_fast)
 }
 
-fn identify(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Client, Problem> {
-    if let Some(client) = state.config.access.client(headers, peer.certificate.as_deref()) {
+fn identify(state: &State, access: &Access, peer: &Peer, headers: &HeaderMap) -> Result<Client, Problem> {
+    if let Some(client) = access.client(headers, peer.certificate.as_deref()) {
         return Ok(client);
     }
     if headers.contains_key(http::header::AUTHORIZATION) {
         // A right token from the same address, which many may share, is still let in.
         state.wrong_tokens.take(&quota::network(peer.address).to_string(), Instant::now()).map_err(too_fast)?;
         state.audit.write("refused", None, peer.address, &json!({ "why": "wrong token" }));
+    } else {
+        count_stranger(state, peer.address)?;
     }
     let detail = "this needs a token of this server: send it as \"Authorization: Bearer TOKEN\"";
     Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail))
@@ -167,6 +189,7 @@ fn right_of(endpoint: Endpoint) -> Right {
 /// Whether a client has the right for this lock, or for any name where an endpoint shows several.
 fn authorize(
     state: &State,
+    access: &Access,
     client: &Client,
     peer: IpAddr,
     right: Right,
@@ -186,7 +209,7 @@ fn authorize(
         );
     }
     let hint = match right {
-        Right::Break if !state.config.access.breaks() => "; this server was started without --allow-break",
+        Right::Break if !access.breaks() => "; this server was started without --allow-break",
         _ => "",
     };
     let word = right.word();
@@ -201,6 +224,18 @@ fn too_fast(pause: Duration) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn strangers_are_counted_for_their_address() {
+        let config = crate::config::Config { rate: 2, ..Default::default() };
+        let state = State::new(oarlock::connect("mem:").await.unwrap(), config).unwrap();
+        let send = |address: [u8; 4]| (0..1000).filter(|_| count_stranger(&state, address.into()).is_ok()).count();
+        assert!((4..50).contains(&send([10, 0, 0, 7])), "one machine");
+        assert!(send([10, 0, 0, 8]) >= 4, "another one has its own");
+        assert!((200..900).contains(&send([127, 0, 0, 1])), "an address that many clients share");
+        let client = crate::access::Access::open().client(&HeaderMap::new(), None).unwrap();
+        assert!(count(&state, &client, [10, 0, 0, 7].into()).is_ok(), "they cost a client nothing");
+    }
 
     #[tokio::test]
     async fn a_token_at_many_addresses_cannot_send_without_bound() {

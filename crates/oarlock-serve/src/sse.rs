@@ -81,8 +81,9 @@ impl Events {
 /// A client that found all streams taken may come back after this.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Answers with the events that `produce` sends. It is dropped when the client is gone or the server ends. There are at
-/// most as many streams as the settings say, and a quarter of them for one client.
+/// Answers with the events that `produce` sends. It is dropped when the client is gone, when tokens or rights are
+/// exchanged, and when the server ends. There are at most as many streams as the settings say, and a quarter of them for
+/// one client.
 pub(crate) fn stream<F>(state: &Arc<State>, call: &Call, produce: impl FnOnce(Events) -> F) -> Result<Answer, Problem>
 where
     F: Future<Output = Result<(), Closed>> + Send + 'static,
@@ -102,11 +103,13 @@ where
     // One, so that little is kept for a client that reads slowly: it gets what has changed since then.
     let (sender, receiver) = mpsc::channel(1);
     let (closing, open, produced) = (state.closing.clone(), sender.clone(), produce(Events::to(sender)));
+    let revoked = call.revoked.clone();
     tokio::spawn(async move {
         tokio::select! {
             _ = produced => {}
             () = open.closed() => {}
             () = closing.cancelled() => {}
+            () = revoked.cancelled() => {}
         }
         drop((permit, of_client));
     });
@@ -120,7 +123,7 @@ where
 fn client_of(state: &State, call: &Call) -> Option<String> {
     let name = &call.client.name;
     if state.config.is_shared(call.peer) {
-        return state.config.has_names().then(|| name.clone());
+        return state.has_names().then(|| name.clone());
     }
     Some(format!("{name} {}", quota::network(call.peer)))
 }
@@ -137,6 +140,7 @@ mod tests {
             peer: peer.into(),
             arrived: crate::state::now(),
             headers: http::HeaderMap::new(),
+            revoked: tokio_util::sync::CancellationToken::new(),
             path: String::new(),
             query: Vec::new(),
             body: Bytes::new(),

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::board::Board;
 use crate::config::Config;
+use crate::connection;
 use crate::followers::Followers;
 use crate::graph::Graphs;
 use crate::history::History;
@@ -22,9 +23,13 @@ use crate::metrics::Metrics;
 use crate::origin::Hosts;
 use crate::pending::Pending;
 use crate::quota::Quota;
+use crate::reload::Present;
 
 /// One token at all addresses may send so many times what it may at one.
 const OF_A_TOKEN: u32 = 50;
+
+/// The same for an address that stands for many clients.
+const OF_MANY: u32 = 50;
 
 /// Renewals and releases of one lease, a second: more than the shortest lease needs.
 const OF_A_LEASE: u32 = 100;
@@ -41,6 +46,8 @@ pub(crate) struct State {
     /// By lease: what others send must cost no client its lock.
     pub(crate) renewals: Limiter,
     pub(crate) wrong_tokens: Limiter,
+    /// By address: requests of clients that are not known, and of those that stand for many.
+    pub(crate) strangers: [Limiter; 2],
     pub(crate) leases: Leases,
     /// Those of one client, with the requests that wait.
     pub(crate) lease_quota: LeaseQuota,
@@ -58,19 +65,27 @@ pub(crate) struct State {
     pub(crate) metrics: Metrics,
     /// The findings of the last examination, as JSON; `null` before the first.
     pub(crate) findings: watch::Sender<serde_json::Value>,
+    /// Who is let in, and with which certificate.
+    pub(crate) present: Present,
     /// Cancelled when the server ends.
     pub(crate) closing: CancellationToken,
+    /// Without `access`, which can change.
     pub(crate) config: Config,
 }
 
 impl State {
-    pub(crate) fn new(locks: Locks, config: Config) -> Result<Self> {
+    pub(crate) fn new(locks: Locks, mut config: Config) -> Result<Self> {
+        let tls = connection::acceptor(&config)?;
         Ok(Self {
+            present: Present::new(std::mem::take(&mut config.access), tls),
             hosts: Hosts::new(&config.hosts),
             limiter: Limiter::new(config.rate, config.rate.saturating_mul(2)),
             of_tokens: Limiter::new(config.rate.saturating_mul(OF_A_TOKEN), config.rate.saturating_mul(2 * OF_A_TOKEN)),
             renewals: Limiter::new(OF_A_LEASE, 2 * OF_A_LEASE),
             wrong_tokens: Limiter::new(1, WRONG_TOKENS),
+            strangers: [1, OF_MANY]
+                .map(|times| config.rate.saturating_mul(times))
+                .map(|rate| Limiter::new(rate, rate.saturating_mul(2))),
             leases: Leases::default(),
             lease_quota: LeaseQuota::default(),
             pending: Pending::default(),
@@ -88,6 +103,11 @@ impl State {
             locks,
             config,
         })
+    }
+
+    /// Whether clients can be told apart by their names.
+    pub(crate) fn has_names(&self) -> bool {
+        self.config.has_names(&self.present.admission().access)
     }
 
     /// Whether the store tells what is left of a lease. A hold that ends with a session has the same lease at all times.

@@ -11,6 +11,7 @@ mod serve {
     mod leases;
     mod observability;
     mod operators;
+    mod reload;
     mod streams;
     mod support;
     mod tls;

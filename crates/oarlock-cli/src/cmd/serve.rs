@@ -1,17 +1,20 @@
 //! `oarlock serve`: a dashboard, an HTTP API and metrics.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use oarlock::{Label, Runtime};
 use oarlock_core::text;
-use oarlock_serve::{Access, Config, Server};
+use oarlock_serve::{Access, Config, Reload, Server};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::args::{StoreArgs, span};
 use crate::cmd::Examples;
 use crate::exit::{Code, Exit, Failure};
+use crate::messages::{Messages, shell_word};
 use crate::output::{self, Format};
 use crate::signals::{self, FORWARDED, Signals};
 use crate::store::{Store, block_on};
@@ -113,22 +116,56 @@ pub(crate) fn main(args: &ServeArgs) -> Result<Exit, Failure> {
                 store.messages.note(&format!("serving {shown} at {url}"));
             }
         }
-        let mut stopped = None;
-        server.run(async { stopped = Some(signals.stop().await) }).await;
+        let (mut stopped, reload) = (None, server.reload());
+        let stop = async {
+            loop {
+                match signals.stop().await {
+                    Signal::HUP if args.can_reload() => args.reload(&reload, store.messages),
+                    signal => break stopped = Some(signal),
+                }
+            }
+        };
+        server.run(stop).await;
         // Leases of clients live on; waiters were withdrawn.
         let _ = tokio::time::timeout(FAREWELL * 2, locks.shutdown(FAREWELL)).await;
         Ok(stopped.map_or_else(|| Code::Success.into(), |signal| Exit::signal(signal.as_raw())))
     })
 }
 
+impl ServeArgs {
+    /// Who may do what, as the file of tokens says now.
+    fn access(&self, messages: Messages) -> Result<Access, oarlock::Error> {
+        let access = match &self.token_file {
+            Some(file) => Access::file(file)?,
+            None => Access::open(),
+        };
+        for file in self.token_file.iter().chain(&self.tls_key) {
+            // A group may be that of the administrators.
+            if std::fs::metadata(file).is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
+                let file = shell_word(&file.display().to_string());
+                messages.warning(&format!("others can read {file}: run chmod o= {file}"));
+            }
+        }
+        Ok(access.allow_break(self.allow_break).allow_lock(!self.read_only))
+    }
+
+    /// Whether there is a file to read again. Else HUP ends the server, as when its terminal is closed.
+    fn can_reload(&self) -> bool {
+        self.token_file.is_some() || self.tls_cert.is_some() || self.audit_log.is_some()
+    }
+
+    fn reload(&self, reload: &Reload, messages: Messages) {
+        match self.access(messages).and_then(|access| reload.with(access)) {
+            Ok(()) => messages.note("reloaded: tokens, certificates and the audit log were opened again"),
+            Err(error) => messages.error(&format!("not reloaded, nothing has changed: {error}")),
+        }
+    }
+}
+
 fn config(args: &ServeArgs, store: &Store) -> Result<Config, Failure> {
-    let access = match &args.token_file {
-        Some(file) => Access::file(file)?,
-        None => Access::open(),
-    };
     let mut config = Config::default();
     config.listen = args.listen;
-    config.access = access.allow_break(args.allow_break).allow_lock(!args.read_only);
+    config.access = args.access(store.messages)?;
     config.tls = args.tls_cert.clone().zip(args.tls_key.clone());
     config.client_ca.clone_from(&args.client_ca);
     config.insecure = args.insecure;

@@ -497,7 +497,7 @@ impl Shared {
                 Ok(Renewed::Gone(_)) => RenewalOutcome::Gone,
                 Err(_) => RenewalOutcome::Error,
             };
-            (outcome, self.clock.now().since(sent), belief.time_left(), belief)
+            (outcome, self.clock.now().since(sent), belief.time_left(), entry.ttl, belief)
         });
         let (keep, step) = match (answer, entry.role.clone()) {
             // An explicit lease is never extended, also not by the renewal that checks it.
@@ -537,8 +537,8 @@ impl Shared {
             self.put(&mut entries, id, entry);
         }
         drop(entries);
-        if let Some((outcome, took, left, belief)) = report {
-            self.telemetry.renewed(&belief.telemetry, outcome, took, left);
+        if let Some((outcome, took, left, lease, belief)) = report {
+            self.telemetry.renewed(&belief.telemetry, outcome, took, left, lease);
         }
         if let Some(step) = step {
             self.observers.emit(&claim, || step);

@@ -80,10 +80,12 @@ impl Drop for Waiting {
     }
 }
 
-pub(super) fn renewed(backend: &'static str, outcome: RenewalOutcome, took: Duration, left: Duration) {
+pub(super) fn renewed(backend: &'static str, outcome: RenewalOutcome, took: Duration, left: Duration, lease: Duration) {
     histogram!("oarlock_renewal_duration_seconds", "backend" => backend, "outcome" => outcome.as_str()).record(took);
     if outcome == RenewalOutcome::Ok {
         histogram!("oarlock_lease_margin_seconds", "backend" => backend).record(left);
+        let part = if lease.is_zero() { 0.0 } else { left.as_secs_f64() / lease.as_secs_f64() };
+        histogram!("oarlock_lease_margin_ratio", "backend" => backend).record(part);
     }
 }
 

@@ -110,6 +110,9 @@ async fn renewals_are_counted_with_the_lease_that_was_left() {
     let (ok, margins) = (renewals("ok"), recorded.values("oarlock_lease_margin_seconds{backend=\"mem\"}"));
     assert!(ok >= 5 && margins.len() == ok, "{ok} renewals, margins {margins:?}");
     assert!(margins.iter().all(|left| (15.0..30.0).contains(left)), "a third of the lease is over: {margins:?}");
+    let parts = recorded.values("oarlock_lease_margin_ratio{backend=\"mem\"}");
+    let mut pairs = margins.iter().zip(&parts);
+    assert!(parts.len() == ok && pairs.all(|(left, part)| (left / 30.0 - part).abs() < 1e-9), "{parts:?}");
     assert!(recorded.values("oarlock_renewal_late_seconds{backend=\"mem\"}").is_empty(), "none was late");
     kit.cut();
     guard.lost().await;

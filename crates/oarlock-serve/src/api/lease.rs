@@ -21,11 +21,12 @@ pub(super) async fn lock(state: &Arc<State>, name: ResourceName, call: &Call) ->
     call.only(&[])?;
     let wanted = LockRequest::new(name.clone(), &call.body, &call.client, call.peer)?;
     let key = call.headers.get("idempotency-key");
-    let granted = match key {
+    // A repetition is answered again, and is no other lock.
+    let (granted, is_new) = match key {
         Some(key) => {
             let key = key.to_str().map_err(|_| Problem::bad_request("an Idempotency-Key is text"))?;
             match pending::poll(state, call.peer, key, wanted, &call.body, &call.path).await? {
-                Polled::Granted(granted) => *granted,
+                Polled::Granted { granted, is_new } => (*granted, is_new),
                 Polled::Waiting => {
                     let detail =
                         "still waiting: send the same request again, within 10 s, to keep the place in the queue";
@@ -39,12 +40,14 @@ pub(super) async fn lock(state: &Arc<State>, name: ResourceName, call: &Call) ->
             return Err(Problem::bad_request(detail));
         }
         None => tokio::select! {
-            granted = request::take(state, &wanted) => granted?,
+            granted = request::take(state, &wanted) => (granted?, true),
             () = state.closing.cancelled() => return Err(pending::closing()),
         },
     };
-    let facts = json!({ "name": name, "fence": granted.fence(), "kind": granted.kind });
-    state.audit.write("locked", Some(&call.client), call.peer, &facts);
+    if is_new {
+        let facts = json!({ "name": name, "fence": granted.fence(), "kind": granted.kind });
+        state.audit.write("locked", Some(&call.client), call.peer, &facts);
+    }
     let mut body = lease_json(&granted, call);
     body["lease"] = json!(granted.lease.text()?);
     body["waited_ms"] = json!(millis(granted.waited));
@@ -131,6 +134,7 @@ mod tests {
             peer: [127, 0, 0, 1].into(),
             arrived: crate::state::now(),
             headers: http::HeaderMap::new(),
+            revoked: tokio_util::sync::CancellationToken::new(),
             path: String::new(),
             query: Vec::new(),
             body: body.into(),

@@ -1,3 +1,4 @@
+import java.net.InetAddress;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -31,10 +32,13 @@ public class Turns {
         String lock = arguments[0] + "/v1/locks/count";
         Path path = Path.of(arguments[1]);
         int rounds = Integer.parseInt(arguments[2]);
+        // The wait-for graph needs both.
+        String host = InetAddress.getLocalHost().getHostName().replaceAll("[\"\\\\]", "");
+        String label = "{\"host\":\"" + host + "\",\"pid\":" + ProcessHandle.current().pid() + ",\"reason\":\"java\"}";
         while (rounds > 0) {
             long sent = System.nanoTime();
             HttpResponse<String> granted =
-                post(lock, "{\"wait_ms\":60000,\"ttl_ms\":10000,\"label\":{\"reason\":\"java\"}}");
+                post(lock, "{\"wait_ms\":60000,\"ttl_ms\":10000,\"label\":" + label + "}");
             if (granted.statusCode() == 409) {
                 continue;
             } else if (granted.statusCode() != 201) {

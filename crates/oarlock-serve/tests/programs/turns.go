@@ -36,10 +36,13 @@ func post(url string, body any, answer any) int {
 func main() {
 	lock, path := os.Args[1]+"/v1/locks/count", os.Args[2]
 	rounds, _ := strconv.Atoi(os.Args[3])
+	// The wait-for graph needs both.
+	host, _ := os.Hostname()
+	label := map[string]any{"host": host, "pid": os.Getpid(), "reason": "go"}
 	for round := 0; round < rounds; {
 		var held granted
 		sent := time.Now()
-		status := post(lock, map[string]any{"wait_ms": 60000, "ttl_ms": 10000, "label": map[string]any{"reason": "go"}}, &held)
+		status := post(lock, map[string]any{"wait_ms": 60000, "ttl_ms": 10000, "label": label}, &held)
 		if status == http.StatusConflict {
 			continue
 		} else if status != http.StatusCreated {

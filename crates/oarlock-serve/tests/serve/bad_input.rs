@@ -6,7 +6,7 @@ use oarlock_serve::Config;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::support::{PATIENCE, Running, Store, raw};
+use super::support::{PATIENCE, Running, Store, TOKEN, raw};
 
 #[tokio::test]
 async fn malformed_requests_have_clear_answers() {
@@ -29,12 +29,119 @@ async fn malformed_requests_have_clear_answers() {
         ("POST", "/v1/locks/a/renew", r#"{"lease":"e30"}"#, 400, "bad-request"),
         ("POST", "/v1/locks/a/release", r#"{"lease":7}"#, 400, "bad-request"),
         ("DELETE", "/v1/locks/a?fence=1", "", 403, "forbidden"),
+        // No name, and one that is not UTF-8.
+        ("POST", "/v1/locks/", "", 404, "not-found"),
+        ("POST", "/v1/locks//renew", "", 404, "not-found"),
+        ("POST", "/v1/locks/%C3%28", "", 400, "invalid-name"),
     ] {
         let words = server.send(method, path, body).await.problem(status, code);
         assert!(words.len() > 15, "{method} {path:.40}: {words}");
     }
     assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was taken");
     server.stop().await;
+}
+
+/// Characters that stores, terminals and formats do not take as they are: the name means what it says everywhere.
+#[tokio::test]
+async fn a_name_with_a_nul_or_a_line_break_is_a_name() {
+    for store in Store::all() {
+        let mut config = Config::default();
+        (config.metrics_names, config.sample) = (vec!["*".to_owned()], Duration::from_millis(100));
+        let server = Running::with(&store, config).await;
+        for (path, name) in [("%00", "\0"), ("a%00b", "a\0b"), ("a%0Ab", "a\nb"), ("%1B%5B2J", "\u{1b}[2J")] {
+            let path = format!("/v1/locks/{path}");
+            let granted = server.send("POST", &path, "").await;
+            assert_eq!((granted.status, granted.json()["name"].as_str()), (201, Some(name)), "{granted:?}");
+            let busy = server.send("POST", &path, "").await.problem(409, "busy");
+            assert!(!busy.contains(|c: char| c.is_control()), "{busy:?}");
+            assert_eq!(server.send("GET", &path, "").await.json()["state"], "held");
+            let listed = server.send("GET", "/v1/locks", "").await.json();
+            assert_eq!(listed["locks"][0]["name"], name, "{listed}");
+            let lease = serde_json::json!({ "lease": granted.json()["lease"] }).to_string();
+            assert_eq!(server.send("POST", &format!("{path}/release"), &lease).await.status, 200);
+        }
+        server.stop().await;
+    }
+}
+
+/// A client that sends a key relies on it: one that cannot be kept is refused.
+#[tokio::test]
+async fn keys_and_leases_that_are_none_are_refused_and_take_nothing() {
+    let store = Store::local();
+    let server = Running::start(&store).await;
+    let long = "k".repeat(256);
+    for (key, words) in [("", "1 to 255 bytes"), (long.as_str(), "1 to 255 bytes"), ("k\u{e9}y", "is text")] {
+        let refused = server.send_with("POST", "/v1/locks/x", "", &[("idempotency-key", key)]).await;
+        let detail = refused.problem(400, "bad-request");
+        assert!(detail.contains(words), "{key:.10}: {detail}");
+    }
+    assert!(store.connect().await.list().await.unwrap().is_empty(), "nothing was taken");
+    let longest = "k".repeat(255);
+    let granted = server.send_with("POST", "/v1/locks/x", "", &[("idempotency-key", &longest)]).await;
+    assert_eq!(granted.status, 201, "{granted:?}");
+    let lease = granted.json()["lease"].as_str().unwrap().to_owned();
+    let forged = format!("{lease}AAAA");
+    let large = "A".repeat(20_000);
+    for text in ["", "e30", "not a lease", "\u{e9}", &lease[1..], &forged, &large] {
+        let refused = server.send_with("GET", "/v1/locks/x/watch", "", &[("oarlock-lease", text)]).await;
+        refused.problem(400, "bad-request");
+    }
+    server.send_with("GET", "/v1/locks/y/watch", "", &[("oarlock-lease", &lease)]).await.problem(400, "bad-request");
+    let lease = serde_json::json!({ "lease": lease }).to_string();
+    assert_eq!(server.send("POST", "/v1/locks/x/release", &lease).await.status, 200, "and loses nothing");
+    server.stop().await;
+}
+
+/// A client that speaks HTTP/2 without asking first is told so, or cut off at once.
+#[tokio::test]
+async fn a_client_that_begins_with_http_2_ends() {
+    let store = Store::local();
+    let mut config = Config::default();
+    config.patience = 10 * PATIENCE;
+    let server = Running::with(&store, config).await;
+    // The preface, and a frame with settings.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    let begun = Instant::now();
+    let answer = server.raw(preface).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    // Nor is an upgrade taken: it is a request like others.
+    let upgrade = format!(
+        "GET /healthz HTTP/1.1\r\nhost: {}\r\nconnection: close, upgrade, http2-settings\r\nupgrade: h2c\r\n\
+         http2-settings: AAMAAABkAAQAAP__\r\n\r\n",
+        server.address
+    );
+    assert!(server.raw(upgrade.as_bytes()).await.starts_with("HTTP/1.1 200"));
+    server.stop().await;
+}
+
+/// Requests that need no token, or that are not let in, are bounded, too, and cost those that have one nothing.
+#[tokio::test]
+async fn requests_without_a_token_are_bounded() {
+    for (path, host) in [("/", None), ("/v1/locks", None), ("/nowhere", None), ("/", Some("evil.example"))] {
+        let store = Store::local();
+        let mut config = Config::default();
+        // This machine is many clients: it may send fifty times as much.
+        (config.rate, config.access) = (1, oarlock_serve::Access::token(TOKEN).unwrap());
+        let server = Running::with(&store, config).await;
+        let host = host.map_or_else(|| server.address.to_string(), str::to_owned);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        // On one connection, so that many come in a second.
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let last = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let all = request.repeat(400) + &last;
+        let (mut answers, (mut from, mut to)) = (String::new(), stream.split());
+        let read = async {
+            let asked = async { to.write_all(all.as_bytes()).await.unwrap() };
+            let (read, ()) = tokio::join!(from.read_to_string(&mut answers), asked);
+            read.unwrap();
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("answers in time");
+        let (all, refused) = (answers.matches("HTTP/1.1 ").count(), answers.matches("HTTP/1.1 429").count());
+        assert!((100..all).contains(&refused), "{path} {host}: {refused} of {all}");
+        assert_eq!(server.send("GET", "/v1/locks", "").await.status, 200, "a client with a token");
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

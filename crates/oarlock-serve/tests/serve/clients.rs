@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use oarlock::state::Waiters;
 use oarlock_core::clock::{BootClock, Clock as _, Moment};
 
 use super::support::{PATIENCE, Running, Store, TOKEN, eventually, is_long};
@@ -151,6 +152,36 @@ try {
   if (!(error instanceof OarlockError)) throw error;
   console.log(error.code);
 }
+process.exit(0);
+"#;
+
+/// Tries to take a lock, or waits for it, and says what came of it and after how many seconds.
+const TRY: &str = r#"
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from oarlock import Client, Error
+began, told = time.monotonic(), "granted"
+try:
+    Client(sys.argv[2]).lock("held", wait=float(sys.argv[3]))
+except Error as error:
+    told = error.code
+except OSError:
+    told = "no server"
+print(told, time.monotonic() - began, flush=True)
+"#;
+
+/// The same with the client in TypeScript.
+const TYPESCRIPT_TRY: &str = r#"
+import { Client, OarlockError } from "./oarlock.MODULE";
+const [url, wait] = process.argv.slice(2);
+const began = performance.now();
+let told = "granted";
+try {
+  await new Client(url).lock("held", { wait: Number(wait) });
+} catch (error) {
+  told = error instanceof OarlockError ? error.code : "no server";
+}
+console.log(told, (performance.now() - began) / 1000);
 process.exit(0);
 "#;
 
@@ -308,6 +339,24 @@ async fn typescript(dir: &std::path::Path, program: &str) -> Option<tokio::proce
     Some(node)
 }
 
+/// Waits until so many wait for "count". Each says which process it is: the wait-for graph knows it by that.
+async fn identify_themselves(locks: &oarlock::Locks, count: usize) {
+    let wait = async {
+        loop {
+            let waiters = locks.inspect("count").await.unwrap().waiters;
+            if waiters.count() == Some(count) {
+                break waiters;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // A compiler may run first.
+    let waiters = tokio::time::timeout(6 * PATIENCE, wait).await.expect("all wait");
+    let Waiters::Listed(waiters) = waiters else { panic!("not listed: {waiters:?}") };
+    let labels: Vec<_> = waiters.iter().map(|waiter| &waiter.label).collect();
+    assert!(labels.iter().all(|label| label.pid > 0 && label.host != "127.0.0.1"), "{labels:?}");
+}
+
 /// Programs in Python, Java, Go and TypeScript, with plain HTTP or a client of ours, and one in Rust.
 #[tokio::test]
 async fn programs_of_five_languages_take_turns() {
@@ -316,6 +365,7 @@ async fn programs_of_five_languages_take_turns() {
         let dir = tempfile::TempDir::new().unwrap();
         let (path, url) = (dir.path().join("count"), format!("http://{}", server.address));
         std::fs::write(&path, "0").unwrap();
+        let guard = locks.mutex("count").lock().await.unwrap();
         let programs: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/programs"].iter().collect();
         let mut commands = vec![python(WORKER)];
         let mut java = tokio::process::Command::new("java");
@@ -338,6 +388,8 @@ async fn programs_of_five_languages_take_turns() {
         let script = typescript(dir.path(), TYPESCRIPT)
             .await
             .map(|mut node| Program::start(node.args([&url, TOKEN]).arg(&path).arg(ROUNDS.to_string())));
+        identify_themselves(&locks, workers.len() + usize::from(script.is_some())).await;
+        guard.release().await.unwrap();
         let mut expected = ROUNDS;
         for _ in 0..ROUNDS {
             let guard = locks.mutex("count").wait(PATIENCE).lock().await.unwrap();
@@ -354,6 +406,11 @@ async fn programs_of_five_languages_take_turns() {
             assert_eq!(script.line().await, "maintenance");
             assert_eq!(script.line().await, "done");
             script.end().await;
+            // It renewed in time, and not at the last moment.
+            let metrics = server.send("GET", "/metrics", "").await.text;
+            let late =
+                metrics.lines().find(|line| line.contains("lease_margin_ratio_bucket") && line.contains("\"0.1\""));
+            assert!(late.is_some_and(|line| line.ends_with(" 0")), "{late:?}");
             expected += ROUNDS;
         }
         for worker in workers {
@@ -456,4 +513,44 @@ async fn a_client_waits_on_while_a_server_ends_or_has_no_store_and_no_longer_tha
             assert!(waits.is_sorted_by(|one, next| one > next), "what is left of the wait: {waits:?}");
         }
     }
+}
+
+/// What a program says that tries to take a lock there, and how long it took.
+async fn tries(mut command: tokio::process::Command, address: std::net::SocketAddr, wait: &str) -> (String, f64) {
+    let mut program = Program::start(command.arg(format!("http://{address}")).arg(wait));
+    let line = program.line().await;
+    program.end().await;
+    let (told, seconds) = line.rsplit_once(' ').expect("what came of it, and when");
+    (told.to_owned(), seconds.parse().unwrap())
+}
+
+/// A try ends at once where nothing was sent, and soon where an answer is missing: not after a whole lease.
+#[tokio::test]
+async fn a_client_gives_up_with_its_wait_where_no_server_answers() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let listen = async || tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refusing = listen().await.local_addr().unwrap();
+    let (proxy, silent) = (listen().await, listen().await);
+    let (proxied, unanswered) = (proxy.local_addr().unwrap(), silent.local_addr().unwrap());
+    let all = vec![(502, serde_json::json!("Bad Gateway")); 1000];
+    let proxy = tokio::spawn(answers(proxy, all));
+    let programs = [Some(python(TRY)), typescript(dir.path(), TYPESCRIPT_TRY).await];
+    for command in programs.into_iter().flatten() {
+        let again = || {
+            let mut same = tokio::process::Command::new(command.as_std().get_program());
+            same.args(command.as_std().get_args()).kill_on_drop(true);
+            same
+        };
+        let ((told, seconds), waited, missing, silence) = tokio::join!(
+            tries(again(), refusing, "0"),
+            tries(again(), refusing, "2"),
+            tries(again(), proxied, "0"),
+            tries(again(), unanswered, "0"),
+        );
+        assert!(told == "no server" && seconds < 2.0, "a try: {told} after {seconds} s");
+        assert!(waited.0 == "no server" && (2.0..5.0).contains(&waited.1), "a wait: {waited:?}");
+        assert!(missing.0 == "no-answer" && (4.0..12.0).contains(&missing.1), "behind a proxy: {missing:?}");
+        assert!(silence.0 == "no server" && (4.0..15.0).contains(&silence.1), "without an answer: {silence:?}");
+    }
+    proxy.abort();
 }

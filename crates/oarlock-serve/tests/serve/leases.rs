@@ -245,6 +245,31 @@ async fn a_repeated_request_takes_one_lock_and_keeps_its_place() {
     }
 }
 
+/// What a client learns from a repetition is what it would learn from a renewal, and the audit log has one lock.
+#[tokio::test]
+async fn a_request_that_is_repeated_after_a_break_says_that_the_lock_ends() {
+    let (store, dir) = (Store::local(), tempfile::TempDir::new().unwrap());
+    let log = dir.path().join("audit");
+    let mut config = oarlock_serve::Config::default();
+    config.access = oarlock_serve::Access::token(super::support::TOKEN).unwrap().allow_break(true);
+    config.audit = Some(log.clone());
+    let server = Running::with(&store, config).await;
+    let token = format!("Bearer {}", super::support::TOKEN);
+    let headers = [("idempotency-key", "job 7"), ("authorization", &token)];
+    let take = || server.send_with("POST", "/v1/locks/x", r#"{"ttl_ms": 60000}"#, &headers);
+    let granted = take().await.json();
+    assert!(granted["ending"].is_null() && granted["renew_in_ms"].as_u64().unwrap() < 21_000, "{granted}");
+    let path = format!("/v1/locks/x?fence={}&reason=stuck", text(&granted, "fence"));
+    assert_eq!(server.send("DELETE", &path, "").await.json()["outcome"], "asked");
+    let again = take().await.json();
+    assert_eq!((text(&again["ending"], "why"), &again["lease"]), ("stuck", &granted["lease"]), "{again}");
+    assert!(again["renew_in_ms"].as_u64().unwrap() > 30_000, "a renewal gains nothing: {again}");
+    assert_eq!(server.send("POST", "/v1/locks/x/release", &lease(&granted)).await.status, 200);
+    server.stop().await;
+    let log = std::fs::read_to_string(log).unwrap();
+    assert_eq!(log.matches(r#""audit":"locked""#).count(), 1, "{log}");
+}
+
 /// It keeps its place between two requests, and not for ever; a grant that it does not fetch is taken back.
 #[tokio::test]
 async fn a_client_that_does_not_ask_again_is_withdrawn() {

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::support::{Running, Store, eventually};
 
-/// What `/metrics` has, whether the board shows it or not. The library has the first seven of its own locks, too.
-const EMITTED: [&str; 17] = [
+/// What `/metrics` has, whether the board shows it or not. The library has the first eight of its own locks, too.
+const EMITTED: [&str; 18] = [
     "oarlock_wait_duration_seconds",
     "oarlock_hold_duration_seconds",
     "oarlock_held",
@@ -18,6 +18,7 @@ const EMITTED: [&str; 17] = [
     "oarlock_renewal_duration_seconds",
     "oarlock_lost_total",
     "oarlock_lease_margin_seconds",
+    "oarlock_lease_margin_ratio",
     "oarlock_lock_held_seconds",
     "oarlock_lock_waiters",
     "oarlock_lock_oldest_waiter_seconds",
@@ -64,14 +65,17 @@ async fn the_board_and_the_rules_ask_for_metrics_that_there_are() {
     }
     // Programs and servers have the same buckets, so that the board can add them up.
     let page = read("README.md");
-    let spans = page.split_once("let spans = [").and_then(|(_, rest)| rest.split_once("];")).expect("the example").0;
-    let spans: Vec<f64> = spans.split(", ").map(|span| span.parse().unwrap()).collect();
-    let series = text.lines().filter(|line| line.starts_with("oarlock_renewal_duration_seconds_bucket{"));
-    let bounds: Vec<f64> = series
-        .filter_map(|line| line.split_once("le=\"")?.1.split_once('"')?.0.parse().ok())
-        .filter(|bound: &f64| bound.is_finite())
-        .collect();
-    assert_eq!(bounds, spans);
+    for (example, metric) in [("spans", "oarlock_renewal_duration_seconds"), ("parts", "oarlock_lease_margin_ratio")] {
+        let begin = format!("let {example} = [");
+        let listed = page.split_once(&begin).and_then(|(_, rest)| rest.split_once("];")).expect("the example").0;
+        let listed: Vec<f64> = listed.split(", ").map(|bound| bound.parse().unwrap()).collect();
+        let series = text.lines().filter(|line| line.starts_with(&format!("{metric}_bucket{{")));
+        let bounds: Vec<f64> = series
+            .filter_map(|line| line.split_once("le=\"")?.1.split_once('"')?.0.parse().ok())
+            .filter(|bound: &f64| bound.is_finite())
+            .collect();
+        assert_eq!(bounds, listed, "{metric}");
+    }
     let alerts = read("alerts.yml");
     let (of_server, of_programs) = alerts.split_once("- name: oarlock-programs").expect("rules for programs");
     // What programs report that use the library, which this page lists; a histogram has a count.

@@ -215,6 +215,8 @@ async fn history_and_metrics_tell_what_happened() {
         "oarlock_store_up{backend=\"local\"} 1\n",
         "oarlock_lost_total{backend=\"local\",kind=\"mutex\",mode=\"exclusive\",cause=\"expired\"} 0\n",
         "oarlock_waiting{backend=\"local\",kind=\"rwlock\",mode=\"shared\"} 0\n",
+        "oarlock_held{backend=\"local\",kind=\"mutex\",mode=\"exclusive\"} 0\n",
+        "oarlock_held{backend=\"local\",kind=\"semaphore\",mode=\"permits\"} 0\n",
     ] {
         assert!(metrics.contains(line), "{line}{metrics}");
     }

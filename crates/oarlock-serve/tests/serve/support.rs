@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use oarlock::Locks;
-use oarlock_serve::{Access, Config, Server};
+use oarlock_serve::{Access, Config, Reload, Server};
 use oarlock_testbed::{Etcd, MariaDb, MySql, Postgres, Redis};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -82,6 +82,7 @@ impl Store {
 /// A server that runs until it is dropped.
 pub(super) struct Running {
     pub(super) address: SocketAddr,
+    pub(super) reload: Reload,
     stop: Option<oneshot::Sender<()>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -109,11 +110,11 @@ impl Running {
     pub(super) async fn over(locks: Locks, config: Config) -> Self {
         let server = Server::bind(locks, config).await.unwrap();
         let (stop, stopped) = oneshot::channel();
-        let address = server.address();
+        let (address, reload) = (server.address(), server.reload());
         let task = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { address, stop: Some(stop), task }
+        Self { address, reload, stop: Some(stop), task }
     }
 
     /// Ends it in order.

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use super::support::{PATIENCE, Running, Store, TOKEN};
 
 /// A client that trusts the authority of the server, with a certificate of its own or without.
-fn connector(files: &CertificateFolder, identity: Option<(PathBuf, PathBuf)>) -> TlsConnector {
+pub(super) fn connector(files: &CertificateFolder, identity: Option<(PathBuf, PathBuf)>) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(files.file("ca.pem")).unwrap()).unwrap();
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
@@ -98,4 +98,41 @@ async fn a_client_certificate_is_as_good_as_a_token() {
         }
         server.stop().await;
     }
+}
+
+/// What is no handshake, and one that does not go on, end soon: also where a client may take long to send a request.
+#[tokio::test]
+async fn a_handshake_that_is_none_or_that_stops_ends_and_harms_no_other() {
+    let store = Store::local();
+    let Ok(files) = CertificateFolder::make("serve") else {
+        eprintln!("skipped: there is no openssl on this machine");
+        return;
+    };
+    let mut config = Config::default();
+    config.access = Access::token(TOKEN).unwrap();
+    config.tls = Some((files.file("server.pem"), files.file("server.key")));
+    config.patience = 10 * PATIENCE;
+    let server = Running::with(&store, config).await;
+    let begun = std::time::Instant::now();
+    // Garbage; the head of a record whose rest does not come, or is not a greeting.
+    let half = [0x16, 3, 1, 2, 0, 1];
+    let wrong = [&[0x16, 3, 1, 0, 64][..], &[0xff; 64]].concat();
+    for bytes in [&[0; 600][..], &[0xff; 20_000], &half, &wrong, b""] {
+        let answer = server.raw(bytes).await;
+        assert!(!answer.contains("HTTP/"), "{answer}");
+    }
+    // A greeting that comes a byte at a time, and never ends.
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    slow.write_all(&[0x16, 3, 1, 2, 0]).await.unwrap();
+    let cut_off = async {
+        while slow.write_all(&[1]).await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, cut_off).await.expect("the server cuts it off");
+    assert!(begun.elapsed() < 2 * PATIENCE, "{:?}", begun.elapsed());
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    connector(&files, None).connect(name, stream).await.expect("another client is served");
+    server.stop().await;
 }
