@@ -331,14 +331,16 @@ mod tests {
         assert!(raised_with(failed(0, "NewerFormat: update this program"), true, "").stuck.is_empty());
         assert!(!raised_with(failed(0, "Busy: held"), true, "").stuck.is_empty(), "its lock was not free");
         assert!(!raised_with(failed(1, "Unreachable: no"), true, "").stuck.is_empty(), "the newer one got no lock");
-        let never = |what: &mut What| match what {
-            What::FaultEnded { effect, .. } => *effect = Some(1),
-            _ => {}
+        let never = |what: &mut What| {
+            if let What::FaultEnded { effect, .. } = what {
+                *effect = Some(1);
+            }
         };
         assert!(!raised_with(never, true, "").untried.is_empty());
-        let nothing = |what: &mut What| match what {
-            What::Granted { w: w @ 1, .. } => *w = 0,
-            _ => {}
+        let nothing = |what: &mut What| {
+            if let What::Granted { w: w @ 1, .. } = what {
+                *w = 0;
+            }
         };
         assert!(!raised_with(nothing, true, "").untried.is_empty(), "the newer build was granted nothing");
     }
