@@ -81,6 +81,8 @@ class Client:
         # The same key again joins the same request: no answer that is lost can cost a lock or a place in the queue.
         key, end = {"Idempotency-Key": str(uuid.uuid4())}, _now() + wait
         give_up = end + _GRACE
+        # A request with this key may have reached a server, and may have been granted.
+        may_be_held = False
         while True:
             sent = _now()
             # A server that does not know the key, after a restart, waits for what is left.
@@ -90,7 +92,8 @@ class Client:
                 status, answer = self._send("POST", self._path(name), body, key, timeout)
             except (OSError, http.client.HTTPException) as error:
                 # What was not sent has taken nothing: there is no answer to ask for.
-                if _now() >= (end if _was_not_sent(error) else give_up):
+                may_be_held = may_be_held or not _was_not_sent(error)
+                if _now() >= (give_up if may_be_held else end):
                     raise
                 time.sleep(0.2)
                 continue
@@ -100,14 +103,16 @@ class Client:
                     # The server ends, or cannot reach the store: it has given up the request. Begin anew, there or at
                     # the next server, for what is left of the wait.
                     time.sleep(min(1, left))
-                    key = {"Idempotency-Key": str(uuid.uuid4())}
+                    key, may_be_held = {"Idempotency-Key": str(uuid.uuid4())}, False
                     continue
+                may_be_held = may_be_held or error.code == "no-answer"
                 if error.code not in ("no-answer", "too-fast", "too-many-requests") or _now() >= give_up:
                     raise
                 time.sleep(1)
                 continue
             if status == 201:
                 return Lock(self, name, answer, sent, watch)
+            may_be_held = True
 
     def show(self, name):
         """Everything about a lock: holders, queue, labels."""

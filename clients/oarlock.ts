@@ -122,6 +122,8 @@ export class Client {
     let headers = { "Idempotency-Key": crypto.randomUUID() };
     const end = performance.now() + wait * 1000;
     const giveUp = end + GRACE_MS;
+    // A request with this key may have reached a server, and may have been granted.
+    let mayBeHeld = false;
     // A URL that is none fails at once, and not after all tries.
     new URL(this.#url);
     for (;;) {
@@ -135,6 +137,7 @@ export class Client {
         if (answer.status === 201) {
           return new Lock(this, name, (await answer.json()) as Granted, sent, watch);
         }
+        mayBeHeld = true;
         await answer.body?.cancel();
       } catch (error) {
         const code = error instanceof OarlockError ? error.code : "no-answer";
@@ -144,10 +147,12 @@ export class Client {
           // server, for what is left of the wait.
           await sleep(Math.min(1000, left));
           headers = { "Idempotency-Key": crypto.randomUUID() };
+          mayBeHeld = false;
           continue;
         }
         // What was not sent has taken nothing: there is no answer to ask for.
-        const until = wasNotSent(error) ? end : giveUp;
+        mayBeHeld ||= code === "no-answer" && !wasNotSent(error);
+        const until = code === "no-answer" && !mayBeHeld ? end : giveUp;
         if (!["no-answer", "too-fast", "too-many-requests"].includes(code) || performance.now() >= until) {
           throw error;
         }

@@ -101,6 +101,10 @@ async fn answered(
         Err(problem) => return count_stranger(state, peer.address).and(Err(problem)),
     };
     *template = of;
+    if endpoint == Endpoint::Health {
+        // Never refused: a probe would take this server for dead.
+        return Ok(api::public(endpoint));
+    }
     if endpoint.is_public() {
         return count_stranger(state, peer.address).map(|()| api::public(endpoint));
     }

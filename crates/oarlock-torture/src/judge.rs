@@ -183,11 +183,13 @@ pub fn judge(record: &Record) -> Judgement {
 /// Locks that were lost before anything was broken. A lease that ran out may be that of a machine that is too slow for it;
 /// every other loss is the store's. Another library may have lost its lock at any time until its "no".
 fn calm(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_>) -> Vec<Finding> {
-    let calm = figures::first_fault(record);
+    let (calm, ttl) = (figures::first_fault(record), Duration::from_millis(record.header.ttl_ms));
     let of = |belief: &Belief| match &belief.end {
         BeliefEnd::Lost(why) if belief.perhaps < calm => {
             let what = format!("worker {} lost {} while nothing was broken: {why}", belief.w, named(&belief.lock));
-            if *why == LossReason::Expired.to_string() || why == EXPIRED {
+            // Another library says "no" without a reason. If it was not asked for so long, its lease may have run out.
+            let unasked = Duration::from_nanos(belief.perhaps - belief.ended) > ttl / 2;
+            if unasked || *why == LossReason::Expired.to_string() || why == EXPIRED {
                 let what = format!("{what}; too slow for this lease?");
                 return Some(finding(Ruling::Inconclusive, "FalseAlarm", Some(belief.ended), what));
             }

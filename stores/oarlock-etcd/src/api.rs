@@ -44,8 +44,6 @@ pub(crate) struct RangeRequest {
     pub(crate) serializable: bool,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
-    #[prost(bool, tag = "9")]
-    pub(crate) count_only: bool,
     #[prost(int64, tag = "13")]
     pub(crate) max_create_revision: i64,
 }
@@ -76,19 +74,9 @@ pub(crate) struct PutRequest {
     pub(crate) value: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) lease: i64,
-    /// The answer shows the key as it was before.
-    #[prost(bool, tag = "4")]
-    pub(crate) prev_kv: bool,
     /// The key stays on the lease it is on.
     #[prost(bool, tag = "6")]
     pub(crate) ignore_lease: bool,
-}
-
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub(crate) struct PutResponse {
-    /// The key as it was before, if that was requested and it was there.
-    #[prost(message, optional, tag = "2")]
-    pub(crate) prev_kv: Option<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -121,7 +109,7 @@ pub(crate) enum Op {
 
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1, 2, 4")]
+    #[prost(oneof = "Done", tags = "1, 4")]
     pub(crate) done: Option<Done>,
 }
 
@@ -129,8 +117,6 @@ pub(crate) struct ResponseOp {
 pub(crate) enum Done {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
-    #[prost(message, tag = "2")]
-    Put(PutResponse),
     #[prost(message, tag = "4")]
     Txn(TxnResponse),
 }
@@ -324,21 +310,14 @@ impl TxnResponse {
         matches!(self.responses.first(), Some(ResponseOp { done: Some(Done::Txn(within)) }) if within.succeeded)
     }
 
-    /// What was read, by the transactions within it too; and the key that a write has replaced, if that was requested.
-    pub(crate) fn read(self) -> (Vec<RangeResponse>, Option<KeyValue>) {
-        let (mut reads, mut replaced) = (Vec::new(), None);
-        for done in self.responses.into_iter().filter_map(|response| response.done) {
-            match done {
-                Done::Range(range) => reads.push(range),
-                Done::Put(put) => replaced = replaced.or(put.prev_kv),
-                Done::Txn(within) => {
-                    let within = within.read();
-                    reads.extend(within.0);
-                    replaced = replaced.or(within.1);
-                }
-            }
-        }
-        (reads, replaced)
+    /// What was read, by the transactions within it too.
+    pub(crate) fn reads(self) -> Vec<RangeResponse> {
+        let done = self.responses.into_iter().filter_map(|response| response.done);
+        let reads = done.flat_map(|done| match done {
+            Done::Range(range) => vec![range],
+            Done::Txn(within) => within.reads(),
+        });
+        reads.collect()
     }
 }
 
@@ -404,12 +383,6 @@ impl Range {
     /// The first few that were created.
     pub(crate) fn oldest(&self, limit: i64) -> Op {
         self.sorted(ASCENDING, limit)
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> Op {
-        let (key, range_end) = (self.key.clone(), self.end.clone());
-        Op::Range(RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() })
     }
 
     /// The keys that were created before `revision`, without their values.

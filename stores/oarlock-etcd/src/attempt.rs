@@ -132,7 +132,7 @@ impl Etcd {
         let others = keys.queue();
         // The server stops at the first condition that is not met: the one that costs least comes first.
         let landmark = if entry.created == 0 { self.landmarks.get(&claim.resource) } else { None };
-        let mut when: Vec<_> = landmark.iter().map(|seen| Compare::created(&seen.key, Is::Equal, 0)).collect();
+        let mut when: Vec<_> = landmark.iter().map(|key| Compare::created(key, Is::Equal, 0)).collect();
         when.push(Compare::created(&keys.fence_offset(), Is::Equal, 0));
         let mut record = Record::of(claim, &self.client, None, true);
         if entry.created == 0 {
@@ -172,32 +172,29 @@ impl Etcd {
         // Until it has a lease to wait on, all that it needs to know is that another claim is there.
         let unready = unshared && arrival.is_none() && comes_last(claim, entry);
         let reads = match (&arrival, &entry.predecessor) {
-            (Some(_), _) if unshared => peek::on_arrival(keys, landmark.as_ref()),
-            (None, _) if unready => peek::before_arrival(keys),
+            (Some(_), _) if unshared => peek::on_arrival(keys),
+            (None, _) if unready => Vec::new(),
             // Read by a request of its own, not within the transaction: reading a long queue would delay other
             // transactions.
             (None, Some(_)) if entry.created != 0 => Vec::new(),
             _ => keys.read_all(),
         };
-        let otherwise = arrival.iter().map(|arrival| arrival.step.clone()).chain(reads).collect();
+        let otherwise = arrival.iter().map(|(op, _)| op.clone()).chain(reads).collect();
         let mut found = match shortcut {
             Some((short, put)) => self.connection.txn_or(short, put, transaction(when, then, otherwise)).await?,
             None => self.connection.txn(when, then, otherwise).await?,
         };
         if !found.succeeded {
-            if let Some(arrival) = &arrival {
+            if let Some((_, lease)) = &arrival {
                 // Noted before the queue is read: a lease with a key on it is not free.
-                let (revision, named_after) = (found.revision, arrival.lease.id);
+                let (revision, named_after) = (found.revision, lease.id);
                 self.leases.edit(claim.id, |entry| {
                     (entry.created, entry.changed, entry.named_after) = (revision, revision, named_after);
                 });
             }
             let peeked = match (&arrival, &entry.predecessor) {
-                (Some(arrival), _) if unshared => self.arrived(claim, keys, arrival, found).await?,
-                (None, _) if unready => {
-                    self.note_landmark(claim, keys, &found);
-                    return Ok(Step::Unready);
-                }
+                (Some(_), _) if unshared => self.arrived(claim, found)?,
+                (None, _) if unready => return Ok(Step::Unready),
                 (None, Some(_)) if entry.created != 0 => self.still_waits(claim, keys, entry).await?,
                 _ => return Ok(Step::Refused(read(keys, found)?)),
             };
@@ -215,16 +212,15 @@ impl Etcd {
 
     /// Adds the claim at the end of the queue in the step that finds another claim there: an exclusive claim has to
     /// wait for it in any case. Only if this needs neither another request nor the capacity that other claims state.
-    fn arrive_last(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Option<Arrival> {
+    fn arrive_last(&self, claim: &Claim, keys: &Keys, entry: &Entry, full: Leased) -> Option<(Op, Leased)> {
         if !comes_last(claim, entry) {
             return None;
         }
         let spare = || self.leases.spare(claim.id, seconds(claim.waiter_ttl()), full);
         let lease = entry.waiting.or_else(spare)?;
         let record = Record::of(claim, &self.client, None, false);
-        let append = keys.append(&record, lease.id);
-        let step = Op::Txn(transaction(keys.absent([full.id, lease.id]), append, Vec::new()));
-        Some(Arrival { step, lease, record })
+        let create = keys.create(&record, lease.id);
+        Some((Op::Txn(transaction(keys.absent([full.id, lease.id]), create, Vec::new())), lease))
     }
 
     /// Other claims are there: the rule decides.
@@ -259,7 +255,7 @@ impl Etcd {
         let mut pending = self.pending(claim, &listing, at, keys);
         let waiting = listing.claims.iter().take(at).filter(|stored| !stored.record.granted).count();
         pending.recheck_after = self.evict_silent(keys, &listing, at, waiting).await?;
-        self.peek_next_time(claim, &listing, at, pending.recheck_after.is_some());
+        self.peek_next_time(claim, &listing, at);
         Ok(Attempt::Pending(pending))
     }
 
@@ -268,7 +264,7 @@ impl Etcd {
         let behind = listing.claims.iter().skip(at + 1).filter(|stored| stored.record.granted).count();
         let blocker = if at < listing.claims.len() { listing.blocker(at) } else { None };
         let range = blocker.map_or_else(|| keys.queue(), |stored| Range::key(stored.key.clone()));
-        self.wait_for(claim, range, listing.revision, i64::try_from(at + behind).ok())
+        self.wait_for(claim, range, listing.revision, i64::try_from(at + behind).unwrap_or(i64::MAX))
     }
 
     /// Adds the claim at the end of the queue. It is granted at once if it fits and no other claim was added
@@ -283,10 +279,10 @@ impl Etcd {
                 Compare::changed(&keys.queue(), Is::Less, listing.revision + 1),
                 Compare::changed(&keys.fence_offset(), Is::Equal, listing.fence_offset.changed),
             ];
-            let append = |record| keys.append(record, full.id);
-            vec![Op::Txn(transaction(unchanged, append(&granted), append(&waiting)))]
+            let create = |record| keys.create(record, full.id);
+            vec![Op::Txn(transaction(unchanged, create(&granted), create(&waiting)))]
         } else {
-            keys.append(&waiting, lease.id)
+            keys.create(&waiting, lease.id)
         };
         then.extend(keys.read_all());
         let found = self.connection.txn(keys.absent([full.id, lease.id]), then, keys.read_all()).await?;
@@ -430,13 +426,6 @@ impl Etcd {
         }
         Ok(recheck_after)
     }
-}
-
-/// How a claim is added at the end of the queue in its first step.
-pub(crate) struct Arrival {
-    step: Op,
-    lease: Leased,
-    pub(crate) record: Record,
 }
 
 /// The outcome of the first step of an attempt.

@@ -68,8 +68,6 @@ pub(crate) struct Outcome {
     pub(crate) majority: Majority,
     /// One for each key or range that was read.
     pub(crate) reads: Vec<RangeResponse>,
-    /// The key that a write has replaced, where the write asked for it.
-    pub(crate) replaced: Option<KeyValue>,
 }
 
 impl Connection {
@@ -171,9 +169,8 @@ impl Connection {
         let after = BootClock.now();
         let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", transaction(when, then, otherwise)).await?;
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
-        let (succeeded, majority) = (answer.succeeded, Majority { after, term });
-        let (reads, replaced) = answer.read();
-        Ok(Outcome { succeeded, revision, majority, reads, replaced })
+        let majority = Majority { after, term };
+        Ok(Outcome { succeeded: answer.succeeded, revision, majority, reads: answer.reads() })
     }
 
     /// One atomic step with a shortcut: `then` if `short` holds, else the whole transaction. The shortcut costs the server
@@ -184,8 +181,7 @@ impl Connection {
         let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", shortcut).await?;
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
         let (majority, succeeded) = (Majority { after, term }, answer.succeeded || answer.has_succeeded_within());
-        let (reads, replaced) = answer.read();
-        Ok(Outcome { succeeded, revision, majority, reads, replaced })
+        Ok(Outcome { succeeded, revision, majority, reads: answer.reads() })
     }
 
     /// Reads a range at one revision, and says at which.

@@ -50,9 +50,7 @@ impl Space {
         };
         // Without slashes of its own a name is one segment: `foo` and `foo/bar` are apart.
         let segment = full.replace('%', "%25").replace('/', "%2F");
-        let beside = |what| shared.is_none().then(|| format!("{}{what}/{segment}", self.own()));
-        let (last, lookout) = (beside("t"), beside("l"));
-        Keys { folder: format!("{}n/{segment}/", self.own()), last, lookout, shared }
+        Keys { folder: format!("{}n/{segment}/", self.own()), shared }
     }
 
     /// The name that a record or a shared key belongs to.
@@ -82,9 +80,6 @@ impl Space {
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     folder: String,
-    /// Beside the folder: a name of which nothing else is stored is a free one. `None` if the queue is shared.
-    last: Option<String>,
-    lookout: Option<String>,
     /// The prefix of the queue that is shared with other programs; `None` if the records are the queue.
     shared: Option<String>,
 }
@@ -106,22 +101,6 @@ impl Keys {
     /// goes past every key that was ever in a range: with new names, a lock would become slower with each use.
     pub(crate) fn claim(&self, lease: i64) -> Range {
         Range::key(format!("{}q/{lease:x}", self.folder))
-    }
-
-    /// Names the claim that came last of those that came while others were there. On the lease of that claim. `None` if
-    /// the queue is shared with programs that do not write it.
-    pub(crate) fn last(&self) -> Option<Range> {
-        self.last.as_deref().map(Range::key)
-    }
-
-    /// Written by a waiter that begins to read the whole of a long queue, on the lease of its claim. `None` as above.
-    pub(crate) fn lookout(&self) -> Option<Range> {
-        self.lookout.as_deref().map(Range::key)
-    }
-
-    /// The record of the claim that the last one was, by the value of that key.
-    pub(crate) fn claim_in(&self, last: &[u8]) -> Option<Range> {
-        std::str::from_utf8(last).ok().and_then(lease_of).map(|lease| self.claim(lease))
     }
 
     /// The keys whose order is the order of the claims.

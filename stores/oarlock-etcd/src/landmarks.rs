@@ -14,31 +14,23 @@ const MOST: usize = 1024;
 /// One key for each name that was crowded. Claims use the keys of earlier claims again, so that a claim is probably
 /// still there under the key of the last one that was seen.
 #[derive(Debug, Default)]
-pub(crate) struct Landmarks(Mutex<HashMap<ResourceName, Landmark>>);
-
-/// What was seen last of the queue of a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Landmark {
-    pub(crate) key: Range,
-    /// How many claims there were, as far as known.
-    pub(crate) claims: i64,
-}
+pub(crate) struct Landmarks(Mutex<HashMap<ResourceName, Range>>);
 
 impl Landmarks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ResourceName, Landmark>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ResourceName, Range>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, name: &ResourceName) -> Option<Landmark> {
+    pub(crate) fn get(&self, name: &ResourceName) -> Option<Range> {
         self.lock().get(name).cloned()
     }
 
-    pub(crate) fn note(&self, name: &ResourceName, key: Range, claims: i64) {
+    pub(crate) fn note(&self, name: &ResourceName, key: Range) {
         let mut keys = self.lock();
         if keys.len() == MOST && !keys.contains_key(name) {
             keys.clear();
         }
-        keys.insert(name.clone(), Landmark { key, claims });
+        keys.insert(name.clone(), key);
     }
 
     /// The queue of this name is empty.
@@ -56,10 +48,10 @@ mod tests {
         let landmarks = Landmarks::default();
         for number in 0..3 * MOST {
             let name = ResourceName::new(number.to_string()).unwrap();
-            landmarks.note(&name, Range::key("k"), 1);
+            landmarks.note(&name, Range::key("k"));
             assert!(landmarks.get(&name).is_some() && landmarks.lock().len() <= MOST);
-            landmarks.note(&name, Range::key("l"), 2);
-            assert_eq!(landmarks.get(&name), Some(Landmark { key: Range::key("l"), claims: 2 }));
+            landmarks.note(&name, Range::key("l"));
+            assert_eq!(landmarks.get(&name), Some(Range::key("l")));
         }
     }
 }

@@ -109,10 +109,6 @@ pub(crate) struct Entry {
     pub(crate) named_after: i64,
     /// The claim right before it, if it has peeked at the queue.
     pub(crate) predecessor: Option<Predecessor>,
-    /// How many claims were before it when they were last counted.
-    pub(crate) ahead: i64,
-    /// It has seen an open turn before it when it last read the queue, and has to see whether that was taken.
-    pub(crate) saw_turn: bool,
     /// What it waits for, and the revision at which that was seen.
     pub(crate) waits_for: Option<(Range, i64)>,
     /// Its record as last written.
@@ -415,7 +411,7 @@ mod tests {
         let lease = connection.grant(30).await.unwrap();
         connection.revoke(lease.id).await.unwrap();
         let range = Range::key("late");
-        let put = PutRequest { key: range.key.clone(), value: vec![1], lease: lease.id, ..PutRequest::default() };
+        let put = PutRequest { key: range.key.clone(), value: vec![1], lease: lease.id, ignore_lease: false };
         let late = connection.txn(Vec::new(), vec![Op::Put(put)], Vec::new()).await.unwrap_err();
         assert_eq!(late.applied(), Applied::Unknown);
         assert!(connection.read(&range).await.unwrap().1.is_empty());

@@ -15,7 +15,6 @@ mod keys;
 mod landmarks;
 mod lease;
 mod login;
-mod lookouts;
 mod members;
 mod operations;
 mod peek;
@@ -44,7 +43,6 @@ use crate::error::SCHEME;
 use crate::keys::{Keys, Space};
 use crate::landmarks::Landmarks;
 use crate::lease::Leases;
-use crate::lookouts::Lookouts;
 pub use crate::rights::rights;
 pub use oarlock_core::fenced::Written;
 
@@ -57,7 +55,6 @@ pub struct Etcd {
     pub(crate) client: String,
     pub(crate) leases: Leases,
     pub(crate) landmarks: Landmarks,
-    pub(crate) lookouts: Lookouts,
     /// By the revision that created a claim.
     pub(crate) turns: TurnTimes<i64>,
     /// The end of this client: it revokes the leases of its claims when it is closed.
@@ -88,7 +85,6 @@ impl Etcd {
             client: format!("{:032x}", u128::from_be_bytes(id)),
             leases: Leases::default(),
             landmarks: Landmarks::default(),
-            lookouts: Lookouts::default(),
             turns: TurnTimes::default(),
             end: SessionEnd::new(),
         })

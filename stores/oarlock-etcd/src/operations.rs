@@ -12,18 +12,6 @@ impl Keys {
         std::iter::once(put(&self.claim(lease), record.bytes(), lease)).chain(shared).collect()
     }
 
-    /// Makes a claim on this lease behind others, and notes it as the last. The answer tells which was the last before.
-    ///
-    /// A claim relies on it that every claim that comes while others are there is noted: see
-    /// [`Predecessor`](crate::peek::Predecessor).
-    pub(crate) fn append(&self, record: &Record, lease: i64) -> Vec<Op> {
-        let note = |last: Range| {
-            let (key, value) = (last.key, format!("{lease:x}").into_bytes());
-            Op::Put(PutRequest { key, value, lease, prev_kv: true, ..PutRequest::default() })
-        };
-        self.create(record, lease).into_iter().chain(self.last().map(note)).collect()
-    }
-
     /// Nothing is there of a claim that has these leases.
     pub(crate) fn absent(&self, leases: [i64; 2]) -> Vec<Compare> {
         let parts =
@@ -50,9 +38,7 @@ impl Keys {
 
     /// Writes another record; the claim keeps its lease. Others are shown a value only when there is another one.
     pub(crate) fn write(&self, stored: &StoredClaim, record: &Record) -> Vec<Op> {
-        let stay = |range: Range, value| {
-            Op::Put(PutRequest { key: range.key, value, ignore_lease: true, ..PutRequest::default() })
-        };
+        let stay = |range: Range, value| Op::Put(PutRequest { key: range.key, value, lease: 0, ignore_lease: true });
         let mut ops = vec![stay(self.claim(stored.named_after), record.bytes())];
         if stored.key != self.claim(stored.named_after).key && record.published() != stored.published {
             ops.push(stay(Range::key(stored.key.clone()), record.published()));
@@ -82,7 +68,7 @@ impl Keys {
 }
 
 pub(crate) fn put(at: &Range, value: Vec<u8>, lease: i64) -> Op {
-    Op::Put(PutRequest { key: at.key.clone(), value, lease, ..PutRequest::default() })
+    Op::Put(PutRequest { key: at.key.clone(), value, lease, ignore_lease: false })
 }
 
 pub(crate) fn delete(key: &[u8]) -> Op {

@@ -245,8 +245,7 @@ impl Etcd {
         let (offset, mut then) = match fences {
             Fences::AtLeast(least) => {
                 let record = Record { fence: Some(check_fence(least.get())?.get()), ..stored.edited() };
-                let (key, value) = (own.key, record.bytes());
-                let put = PutRequest { key, value, ignore_lease: true, ..PutRequest::default() };
+                let put = PutRequest { key: own.key, value: record.bytes(), lease: 0, ignore_lease: true };
                 (fence_offset.offset.max(least.get().saturating_sub(revision.unsigned_abs())), vec![Op::Put(put)])
             }
             Fences::Reserve(count) => (fence_offset.offset.saturating_add(u64::from(count)), Vec::new()),

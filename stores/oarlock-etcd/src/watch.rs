@@ -227,7 +227,7 @@ impl Hints {
         for event in answer.events {
             let Some(kv) = event.kv else { continue };
             if let (Some(before), Some(last), DELETED) = (&self.before, &event.prev_kv, event.what) {
-                before.ended(last, kv.mod_revision);
+                before.ended(last);
             }
             let hint = match self.about {
                 About::Others(own) if lease_in(&kv.key) == Some(own) => continue,

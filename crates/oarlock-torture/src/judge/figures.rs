@@ -89,7 +89,7 @@ impl Figures {
                 }
                 (BeliefEnd::Lost(_), _) => {
                     figures.losses += 1;
-                    figures.calm_losses += usize::from(belief.ended < calm);
+                    figures.calm_losses += usize::from(belief.perhaps < calm);
                 }
                 _ => {}
             }

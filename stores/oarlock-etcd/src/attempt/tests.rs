@@ -11,7 +11,6 @@ use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 use super::*;
 use crate::config::Config;
 use crate::operations::delete;
-use crate::peek::Predecessor;
 use crate::queue::{FenceOffset, memo_bytes};
 
 struct TestContext {
@@ -552,79 +551,4 @@ async fn only_the_next_few_come_back_for_an_open_turn() {
             assert!(after < FORGET_TURN_AFTER, "what it saw of the turn is forgotten by then");
         }
     }
-}
-
-/// So many claims wait that none of them reads the queue when it comes.
-async fn crowd(store: &Etcd) -> Vec<Claim> {
-    let crowd: Vec<_> = (0..u128::try_from(peek::SHORT).unwrap() + 4).map(|number| plain(number + 1)).collect();
-    for (number, claim) in crowd.iter().enumerate() {
-        assert_eq!(attempt(store, claim).await, number == 0);
-    }
-    crowd
-}
-
-/// Where there are many claims, the one that comes last knows its predecessor from a key that names the last one: the
-/// same as a poll shows, whichever client has made that one, and whether it shares or not.
-#[tokio::test]
-async fn in_a_long_queue_the_last_claim_is_named() {
-    let Some(context) = context().await else { return };
-    let (crowd, keys) = (crowd(&context.one).await, context.one.keys(&plain(1).resource));
-    let mut last = crowd.last().unwrap().clone();
-    for mine in [plain(101), claim(102, Weight::ONE), plain(103), plain(104)] {
-        let before = stored(&context.one, &last).await.unwrap();
-        let Attempt::Pending(came) = context.one.attempt(&mine).await.unwrap() else { panic!("it waits") };
-        if mine.weight == Weight::All {
-            let known = context.one.leases.get(mine.id).unwrap();
-            let named = Predecessor::new(before.key.clone(), before.created, known.created);
-            assert!(known.predecessor.is_some_and(|known| known.is(&named)), "{}", mine.id);
-            context.one.leases.edit(mine.id, |entry| entry.predecessor = None);
-            let Attempt::Pending(polled) = context.one.attempt(&mine).await.unwrap() else { panic!("it waits") };
-            assert_eq!((came.ahead, came.cursor), (polled.ahead, polled.cursor), "{}", mine.id);
-        }
-        let listing = context.one.poll(&keys).await.unwrap();
-        let (_, kvs) = context.one.connection.read(&keys.last().unwrap()).await.unwrap();
-        let own = &listing.claims[listing.position(mine.id).unwrap()];
-        assert_eq!(keys.claim_in(&kvs[0].value).unwrap().key, own.key, "it is not named");
-        last = mine;
-    }
-}
-
-/// The claim that came last has gone when the next one comes: its watch says so at once, and it finds the one before.
-#[tokio::test]
-async fn the_claim_that_came_last_may_have_gone() {
-    let Some(context) = context().await else { return };
-    let (crowd, mine) = (crowd(&context.one).await, plain(101));
-    let [.., before, last] = &crowd[..] else { panic!("it is long") };
-    assert_eq!(release(&context.one, last).await, Released::Released);
-    let Attempt::Pending(pending) = context.one.attempt(&mine).await.unwrap() else { panic!("it waits") };
-    let interest = Interest::Turn(Arc::new(mine.clone()), pending.cursor.clone());
-    let mut watch = context.one.watch(&interest).await.unwrap();
-    let hint = tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
-    assert!(hint.is_some());
-    let Attempt::Pending(moved) = context.one.attempt(&mine).await.unwrap() else { panic!("it waits") };
-    assert_eq!(moved.ahead, u32::try_from(crowd.len() - 1).ok());
-    let before = stored(&context.one, before).await.unwrap();
-    assert_eq!(moved.cursor, crate::watch::cursor(&Range::key(before.key)));
-}
-
-/// Far back in a long queue one waiter reads all of it, and the others only their predecessors: until one of these has
-/// gone.
-#[tokio::test]
-async fn one_waiter_reads_a_long_queue_for_all() {
-    let Some(context) = context().await else { return };
-    let crowd = crowd(&context.one).await;
-    let [.., before, first, second] = &crowd[..] else { panic!("it is long") };
-    let ahead = async |claim: &Claim| match context.one.attempt(claim).await.unwrap() {
-        Attempt::Pending(pending) => pending.ahead,
-        Attempt::Granted(_) => panic!("it waits"),
-    };
-    assert_eq!(ahead(first).await, u32::try_from(crowd.len() - 2).ok(), "no other one has read it");
-    assert_eq!((ahead(first).await, ahead(second).await), (None, None));
-    assert_eq!(release(&context.one, before).await, Released::Released);
-    assert_eq!(ahead(first).await, u32::try_from(crowd.len() - 3).ok());
-    // It has seen an open turn, and comes back for that.
-    assert_eq!(release(&context.one, &crowd[0]).await, Released::Released);
-    context.one.leases.edit(second.id, |entry| entry.saw_turn = true);
-    assert_eq!(ahead(second).await, u32::try_from(crowd.len() - 3).ok());
-    assert!(context.one.leases.get(second.id).unwrap().saw_turn);
 }
