@@ -31,7 +31,7 @@ pub(super) enum Holder {
     Runs,
     /// No worker got the lock in time.
     None,
-    /// In the storm: whoever holds, if any worker does.
+    /// In the storm: any worker may hold, or none.
     Any,
 }
 
