@@ -18,13 +18,12 @@ use crate::scratch::Scratch;
 use crate::workspace::{Failure, Workspace, shown, stream, succeeded};
 
 /// Programs that take half a minute and more, the longest first. They start first, so that none of them runs alone at
-/// the end, and all but those of [`BUILT_LATER`] are built before the others.
+/// the end, and all but [`CLI`] are built before the others.
 const LONG_ONES: &[&str] = &[
     "conformance",
     "failures",
     "redlock",
-    "cli",
-    "serve",
+    CLI,
     "mysql_failures",
     "postgres_failures",
     "mysql_conformance",
@@ -41,8 +40,8 @@ const LONG_ONES: &[&str] = &[
     "postgres_session",
 ];
 
-/// They need the command line and the dashboard, which take the longest to build.
-const BUILT_LATER: &[&str] = &["cli", "serve"];
+/// Needs the command line, which is built last.
+const CLI: &str = "cli";
 
 /// Set for the tests of the long tier.
 const LONG: &str = "OARLOCK_LONG";
@@ -78,8 +77,7 @@ pub(crate) type Done = (Part, Duration, Result<(), Failure>);
 /// When something does not build, or with the names of all programs that failed. The parts beside have results of their
 /// own.
 pub(crate) fn run(workspace: &Workspace, long: bool, others: &[Part]) -> (Result<(), Failure>, Vec<Done>) {
-    let first = LONG_ONES.iter().filter(|name| !BUILT_LATER.contains(name));
-    let first: Vec<_> = first.flat_map(|name| ["--test", name]).collect();
+    let first: Vec<_> = LONG_ONES.iter().filter(|name| **name != CLI).flat_map(|name| ["--test", name]).collect();
     let programs = match build(test(workspace, &first)).and_then(|messages| tests_of(&messages)) {
         // The other parts run by themselves then.
         Err(failure) => return (Err(failure), Vec::new()),
