@@ -163,7 +163,8 @@ impl Store {
                     pause = (pause * 2).min(Duration::from_secs(2));
                 }
                 Err(error) if error.kind() == ErrorKind::Unreachable && until.is_some() => {
-                    let tried = text::span(started.elapsed());
+                    // The wait began a moment before this function did.
+                    let tried = text::span(started.elapsed().max(asking.wait.unwrap_or_default()));
                     let message =
                         format!("gave up after {tried}: {}", Failure::from(error).message().unwrap_or_default());
                     return Err(Failure::new(Code::Unreachable, message));

@@ -1,8 +1,8 @@
 //! Notices when the server goes down. A MySQL client does not notice that an idle connection was closed, so one more
 //! connection always waits for a reply that never comes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::session::Mailbox;
 use mysql_async::prelude::Queryable as _;
@@ -16,6 +16,11 @@ use crate::route::Host;
 /// The server looks every few seconds whether its client is still there.
 const WAIT: &str = "DO SLEEP(31536000)";
 
+/// How long the first pause is before a connection is tried again, and how long a pause becomes. After each try holders
+/// ask the server.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// Watches as long as this is kept, and again whenever `listen` is called.
 #[derive(Debug)]
 pub(crate) struct ServerWatch {
@@ -23,13 +28,11 @@ pub(crate) struct ServerWatch {
     mailbox: Mailbox,
     runtime: Handle,
     task: Mutex<Option<AbortHandle>>,
-    /// The last connection could not be opened.
-    failed: Arc<AtomicBool>,
 }
 
 impl ServerWatch {
     pub(crate) fn new(config: Config, mailbox: Mailbox, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { config, mailbox, runtime, task: Mutex::default(), failed: Arc::default() })
+        Arc::new(Self { config, mailbox, runtime, task: Mutex::default() })
     }
 
     /// Whether it watches this server.
@@ -46,7 +49,7 @@ impl ServerWatch {
     pub(crate) fn listen(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
-            let listening = listen(self.config.clone(), self.mailbox.clone(), self.failed.clone());
+            let listening = listen(self.config.clone(), self.mailbox.clone());
             *task = Some(self.runtime.spawn(listening).abort_handle());
         }
     }
@@ -60,18 +63,20 @@ impl Drop for ServerWatch {
     }
 }
 
-async fn listen(config: Config, mailbox: Mailbox, failed: Arc<AtomicBool>) {
-    match tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await {
-        Ok(Ok(mut conn)) => {
-            failed.store(false, Ordering::Release);
+async fn listen(config: Config, mailbox: Mailbox) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if let Ok(Ok(mut conn)) = tokio::time::timeout(config.connect_timeout, dial_patient(&config)).await {
             // The server may have restarted before this connection was open: holders ask once.
             mailbox.notify();
             let _ = conn.query_drop(WAIT).await;
+            mailbox.notify();
+            return;
         }
-        // The server may have gone before this task waited. If it only refuses connections, one notification is enough:
-        // the next renewal starts this task again.
-        _ if failed.swap(true, Ordering::AcqRel) => return,
-        _ => {}
+        // A server that goes down refuses new connections before it ends the others: a holder that asks in between is
+        // answered. So one notification is not enough.
+        mailbox.notify();
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    mailbox.notify();
 }

@@ -180,6 +180,28 @@ async fn a_restart_before_the_watch_of_the_server_begins_is_noticed(on: Flavour)
     forward.abort();
 }
 
+/// A server that goes down refuses new connections before it ends the one that holds, which it still answers.
+async fn a_server_that_refuses_connections_before_it_ends_others_is_noticed(on: Flavour) {
+    let Some((server, _root)) = start(on).await else { return };
+    let (proxy, refusing) = (Proxy::start(server.addr()).unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let mut config = raw(&server);
+    (config.host, config.port) = (proxy.addr().ip().to_string(), proxy.addr().port());
+    let long = Duration::from_secs(300);
+    config.session_ttl = long;
+    let client = Locks::builder(MySqlSession::connect(Named::new(config)).await.unwrap()).ttl(long).build().unwrap();
+    proxy.aim(refusing.local_addr().unwrap());
+    let guard = client.mutex("1").lock().await.unwrap();
+    for _ in 0..4 {
+        drop(tokio::time::timeout(BOUND, refusing.accept()).await.unwrap().unwrap());
+    }
+    assert!(guard.is_held());
+    let refuses = tokio::spawn(async move { while refusing.accept().await.is_ok() {} });
+    let restarts = tokio::task::spawn_blocking(move || server.restart().map(|()| server));
+    assert_eq!(tokio::time::timeout(BOUND, guard.lost()).await.unwrap(), LossReason::Session);
+    let _server = restarts.await.unwrap().unwrap();
+    refuses.abort();
+}
+
 /// A process that is stopped or cut off does not hold for ever.
 async fn the_server_ends_a_silent_session_and_not_before_its_lease(on: Flavour) {
     let Some((server, _root)) = start(on).await else { return };
@@ -248,6 +270,7 @@ on_both!(
     the_end_of_a_connection_is_the_loss_of_what_it_held,
     a_holder_hears_at_once_that_the_server_went_down,
     a_restart_before_the_watch_of_the_server_begins_is_noticed,
+    a_server_that_refuses_connections_before_it_ends_others_is_noticed,
     the_server_ends_a_silent_session_and_not_before_its_lease,
     a_name_that_is_refused_costs_no_other,
     a_client_that_goes_does_not_go_on_waiting,
