@@ -1,4 +1,4 @@
-//! How far a long command is: a line or a few for people, who look at a terminal. It is gone without a trace when dropped.
+//! How far a long command is: a line or a few for people, who look at a terminal. It is removed when dropped.
 
 use std::borrow::Cow;
 use std::io::IsTerminal as _;
