@@ -67,7 +67,7 @@ impl Scripts {
         match config.layout {
             Layout::Native => {
                 let attempt = parts!(
-                    "native": "load", "attempt.free", "attempt.behind", "store", "keep", "position", "attempt.again", "hand",
+                    "native": "load", "attempt.free", "attempt.behind", "attempt.held", "store", "keep", "position", "attempt.again", "hand",
                     "rule", "attempt"
                 );
                 let release = parts!(

@@ -35,7 +35,10 @@ impl Client for Ours {
     async fn lock(&self, kind: &str, name: &str) -> Result<OurLock, Refusal> {
         let (kind, permits) = kind.split_once(':').unwrap_or((kind, "0"));
         let kind = match kind {
-            "mutex" => Kind::Mutex { fair: false, spin: false },
+            "mutex" => Kind::Reentrant,
+            "cohort" => Kind::Cohort,
+            // As `mutex()` of the library, without an owner.
+            "single" => Kind::Mutex { fair: false, spin: false },
             "fair" => Kind::Mutex { fair: true, spin: false },
             "spin" => Kind::Mutex { fair: false, spin: true },
             "read" => Kind::Read,
@@ -68,7 +71,14 @@ impl Client for Ours {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Mutex { fair: bool, spin: bool },
+    /// One that its owner can enter again.
+    Reentrant,
+    Mutex {
+        fair: bool,
+        spin: bool,
+    },
+    /// One that goes round the tasks of a process for a while.
+    Cohort,
     Read,
     Write,
     Semaphore(u32),
@@ -114,6 +124,16 @@ impl OurLock {
         let one = |guard: Option<Guard>| guard.map(|guard| Hold::One(Box::new(guard)));
         let once = wait.is_zero();
         match self.kind {
+            Kind::Reentrant => {
+                let lock = tuned!(self.locks.mutex(&self.name), lease, wait, renewed).reentrant(&self.owner);
+                let guard = if once { lock.try_lock().await? } else { unless_busy(lock.lock().await)? };
+                Ok(guard.map(|guard| Hold::Entered(Box::new(lock), vec![guard])))
+            }
+            Kind::Cohort => {
+                // The bounds that its page begins with. It is always kept alive.
+                let lock = self.locks.mutex(&self.name).wait(wait).ttl(lease).cohort(16, COHORT_SPAN);
+                if once { lock.try_lock().await.map(one) } else { unless_busy(lock.lock().await).map(one) }
+            }
             Kind::Mutex { fair, spin } => {
                 let mut lock = tuned!(self.locks.mutex(&self.name), lease, wait, renewed);
                 if fair {
@@ -160,14 +180,6 @@ impl OurLock {
 
 impl Lock for OurLock {
     async fn acquire(&mut self, lease: Duration, wait: Duration, renewed: bool) -> Result<bool, Refusal> {
-        // Only what is held by a name of its own can be entered again.
-        if let Kind::Mutex { fair: false, spin: false } = self.kind {
-            let lock = tuned!(self.locks.mutex(&self.name), lease, wait, renewed).reentrant(&self.owner);
-            let guard = if wait.is_zero() { lock.try_lock().await? } else { unless_busy(lock.lock().await)? };
-            let Some(guard) = guard else { return Ok(false) };
-            self.hold = Some(Hold::Entered(Box::new(lock), vec![guard]));
-            return Ok(true);
-        }
         self.hold = self.take(lease, wait, renewed).await?;
         Ok(self.hold.is_some())
     }

@@ -61,7 +61,7 @@ pub(super) struct Arena {
     pub(super) note: &'static str,
 }
 
-const OARLOCK: (&str, &str, &str) = ("oarlock", "mutex", "");
+const OARLOCK: (&str, &str, &str) = ("oarlock", "single", "");
 
 pub(super) const ARENAS: &[Arena] = &[
     Arena {
@@ -71,8 +71,10 @@ pub(super) const ARENAS: &[Arena] = &[
         ours: &[
             OARLOCK,
             ("oarlock, fair", "fair", ""),
-            ("oarlock, layout=plain", "mutex", "?layout=plain"),
-            ("oarlock, layout=redisson", "mutex", "?layout=redisson"),
+            ("oarlock, cohort", "cohort", ""),
+            ("oarlock, re-entrant", "mutex", ""),
+            ("oarlock, layout=plain", "single", "?layout=plain"),
+            ("oarlock, layout=redisson", "single", "?layout=redisson"),
         ],
         others: &[
             ("redisson", "Redisson RLock", "mutex", DELETES),
@@ -138,7 +140,7 @@ pub(super) const ARENAS: &[Arena] = &[
         name: "postgres",
         title: "PostgreSQL",
         store: Store::Postgres(""),
-        ours: &[OARLOCK, ("oarlock, mode=session", "mutex", "?mode=session")],
+        ours: &[OARLOCK, ("oarlock, mode=session", "single", "?mode=session")],
         others: &[("pg_advisory_lock", "pg_advisory_lock", "mutex", SCRIPTS)],
         has_rivals: true,
         tasks: &[1, 16],
@@ -150,7 +152,7 @@ pub(super) const ARENAS: &[Arena] = &[
         name: "mariadb",
         title: "MariaDB",
         store: Store::MariaDb(""),
-        ours: &[OARLOCK, ("oarlock, mode=session", "mutex", "?mode=session")],
+        ours: &[OARLOCK, ("oarlock, mode=session", "single", "?mode=session")],
         others: &[("GET_LOCK", "GET_LOCK", "mutex", SCRIPTS)],
         has_rivals: true,
         tasks: &[1, 16],
