@@ -9,6 +9,9 @@ use oarlock::{ErrorKind, Guard, Locks, Owner, ReentrantGuard};
 
 use crate::peer::{Client, Lock, Loss, Refusal};
 
+/// How often and how long a cohort keeps the lock: as the example of its page.
+const COHORT: (u32, Duration) = (64, Duration::from_millis(20));
+
 /// A connection.
 #[derive(Debug)]
 pub struct Ours {
@@ -130,8 +133,9 @@ impl OurLock {
                 Ok(guard.map(|guard| Hold::Entered(Box::new(lock), vec![guard])))
             }
             Kind::Cohort => {
-                // The bounds that its page begins with. It is always kept alive.
-                let lock = self.locks.mutex(&self.name).wait(wait).ttl(lease).cohort(16, COHORT_SPAN);
+                // It is always kept alive.
+                let (hand_offs, span) = COHORT;
+                let lock = self.locks.mutex(&self.name).wait(wait).ttl(lease).cohort(hand_offs, span);
                 if once { lock.try_lock().await.map(one) } else { unless_busy(lock.lock().await).map(one) }
             }
             Kind::Mutex { fair, spin } => {

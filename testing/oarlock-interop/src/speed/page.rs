@@ -24,6 +24,9 @@ run is checked for two holders at once. [Benchmarks of your own store](bench.md)
 - The **baseline** is the fewest raw requests that could do the same, without a fence, a queue or renewal.
 - Libraries differ in what they do: most have no fence and no queue, and some do not renew. zookeeper-client does not wait
   for the end of its release.
+- **oarlock** is `locks.mutex(name).lock()`. *fair* gives every task a position of its own in the store's queue, *cohort*
+  lets the lock go round the tasks of a process 64 times or for 20 ms, *re-entrant* lets its owner enter it again, as
+  Redisson's locks do.
 - Each library has half a second to warm up. Those on the JVM get faster over minutes; the figures are those of a young
   process.
 ";
