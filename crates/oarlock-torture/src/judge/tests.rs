@@ -451,8 +451,9 @@ fn a_peer_whose_lease_ended_while_it_was_stopped_is_a_risk_in_words() {
     let overlap = risk.findings.iter().find(|finding| finding.name == "Overlap").expect("two believed at once");
     assert_eq!((risk.ruling, overlap.ruling), (Ruling::RiskSeen, Ruling::RiskSeen));
     assert!(overlap.excuse.is_some_and(|words| words.contains("while it was stopped")), "{overlap:?}");
-    // Another worker was stopped; its lease cannot have ended yet; it does not notice when it goes on.
-    for (paused, next, ended) in [(1, 1120, 1210), (0, 1030, 1210), (0, 1120, 1400)] {
+    // Another worker was stopped; its lease cannot have ended yet, for half of it or for all of it; it does not notice when
+    // it goes on.
+    for (paused, next, ended) in [(1, 1120, 1210), (0, 1030, 1210), (0, 1098, 1210), (0, 1120, 1400)] {
         let judgement = stopped_peer(paused, next, ended);
         assert_eq!(judgement.ruling, Ruling::Violation, "{paused} {next} {ended}");
     }
@@ -553,6 +554,63 @@ fn beside_another_library_only_the_fences_and_the_fenced_counter_of_oarlock_coun
     run.hold(0, 1100, 10);
     let judged = run.judge();
     assert!(names(&judged).contains(&"FenceOrder") && judged.ruling == Ruling::Violation, "{judged:#?}");
+}
+
+/// Beside Oarlock the library asked at 1000 ms, said "yes" at 1005 ms, is stopped from 1010 to 1400 ms and says "no" then.
+/// A worker of Oarlock or another one of the library gets the lock a millisecond after `next`.
+fn taken_from_a_silent_peer(next: u64, by: u32, change: impl FnOnce(&mut Run)) -> Judgement {
+    let mut run = beside();
+    let (w, op) = (5, 5000);
+    run.add(0, What::Started { w, slot: 1 });
+    run.add(1000, What::Asked { w, op, lock: "a".to_owned(), units: None });
+    run.add(1001, What::Granted { w, op, fence: 0, until: 1001 * MS });
+    run.add(1005, What::Until { w, op, until: 1005 * MS });
+    run.add(1010, What::Fault { id: 50, kind: FaultKind::Pause, w: Some(w), host: None });
+    run.add(1400, What::FaultEnded { id: 50, effect: None, reset: false });
+    let lost = Some("no h1".to_owned());
+    run.add(1005, What::Ended { w, op, lost, told: None, perhaps: Some(1400 * MS) });
+    run.hold(by, next, 10);
+    change(&mut run);
+    counted(&mut run);
+    run.judge()
+}
+
+#[test]
+fn a_lock_that_oarlock_takes_from_another_library_within_its_lease_is_a_violation() {
+    let ruling = |next: u64, by: u32, change: &dyn Fn(&mut Run)| {
+        let judged = taken_from_a_silent_peer(next, by, change);
+        let found: Vec<_> = judged.findings.iter().filter(|finding| finding.ruling > Ruling::Inconclusive).collect();
+        assert_eq!(found.len(), 1, "{judged:#?}");
+        (found[0].name, found[0].ruling, found[0].what.clone())
+    };
+    let (name, found, what) = ruling(1020, 0, &|_| {});
+    assert_eq!((name, found), ("Stolen", Ruling::Violation));
+    assert!(what.contains("worker 5 is the other library") && what.contains("worker 0 is Oarlock"), "{what}");
+    assert!(what.contains("asked at 1.000000 s for a lease of 100 ms, and said \"yes\" at 1.005000 s"), "{what}");
+
+    let perhaps = |next: u64, by: u32, change: &dyn Fn(&mut Run)| {
+        let (name, found, _) = ruling(next, by, change);
+        (name, found) == ("PerhapsOverlap", Ruling::RiskSeen)
+    };
+    assert!(perhaps(1100, 0, &|_| {}), "its lease may have ended");
+    assert!(perhaps(1020, 1, &|_| {}), "the thief is a library, which may know that the other one gave the lock up");
+    assert!(perhaps(1020, 0, &|run| run.record.header.by_hand = true), "a server may have forgotten the lock");
+    // A library whose connections are broken may give the lock up by itself.
+    let broken = |w: Option<u32>, from: u64, to: Option<u64>| {
+        move |run: &mut Run| {
+            run.add(from, What::Fault { id: 51, kind: FaultKind::Delay, w, host: None });
+            if let Some(to) = to {
+                run.add(to, What::FaultEnded { id: 51, effect: Some(1), reset: false });
+            }
+        }
+    };
+    assert!(perhaps(1020, 0, &broken(Some(5), 1006, Some(1007))));
+    assert!(perhaps(1020, 0, &broken(Some(5), 1006, None)));
+    assert!(perhaps(1020, 0, &broken(None, 900, Some(1000))));
+    let certain = |change: &dyn Fn(&mut Run)| ruling(1020, 0, change).1 == Ruling::Violation;
+    assert!(certain(&broken(Some(0), 1006, Some(1007))), "those of another worker");
+    assert!(certain(&broken(Some(5), 900, Some(999))), "before it asked");
+    assert!(certain(&broken(Some(5), 1022, Some(1030))), "after the grant");
 }
 
 /// From 1001 ms on the worker `first` holds, and says until 1400 ms that it does. It was stopped from 1010 to 1400 ms. The
