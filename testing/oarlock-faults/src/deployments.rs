@@ -121,7 +121,7 @@ pub(crate) trait Deployment {
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()>;
 
     /// After a run: whether its faults did what they are to do.
-    fn check(&self) -> anyhow::Result<()> {
+    fn check(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! - [`deployments`]: the stores and their topologies, and how their servers are broken.
 //! - [`cases`]: which fault is tried on which of them, and what must come of it.
 //! - [`run`]: one run, as a process of `oarlock torture` that asks for server faults over a socket.
+//! - [`raised`]: what must come of a run in which the format of the tables is raised.
 //! - [`runs`]: the file of what was run, so that no run is repeated.
 //! - [`power`]: power cuts of the embedded store, whose clients die with it.
 //! - [`mounts`]: disks are unmounted however this ends.
@@ -16,6 +17,7 @@ mod deployments;
 mod load;
 mod mounts;
 mod power;
+mod raised;
 mod report;
 mod run;
 mod runs;
