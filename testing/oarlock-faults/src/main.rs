@@ -7,15 +7,17 @@
 //! - [`raised`]: what must come of a run in which the format of the tables is raised.
 //! - [`runs`]: the file of what was run, so that no run is repeated.
 //! - [`power`]: power cuts of the embedded store, whose clients die with it.
-//! - [`mounts`]: disks are unmounted however this ends.
+//! - [`cuts`]: what a cut of the network of the one server must do.
+//! - [`apart`]: disks and networks are gone however this ends.
 //! - [`load`]: many claims and many locks, instead of faults.
 //! - [`report`]: the tables.
 
+mod apart;
 mod args;
 mod cases;
+mod cuts;
 mod deployments;
 mod load;
-mod mounts;
 mod power;
 mod raised;
 mod report;
@@ -28,6 +30,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
+use oarlock_testbed::server::Network;
 
 use crate::args::{Command, Options};
 use crate::cases::Case;
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
         Command::LoadWorker(words) => load::work(&words),
         Command::PowerWorker(words) => power::work(&words),
         Command::Run(options) => {
-            mounts::apart();
+            apart::enter();
             all(&options)
         }
     };
@@ -105,6 +108,12 @@ fn all(options: &Options) -> anyhow::Result<()> {
 fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mutex<Runs>) -> anyhow::Result<()> {
     if let Some(why) = topology.newer.and_then(|newer| newer.missing()) {
         println!("{}: skipped: {why}", topology.title());
+        return Ok(());
+    }
+    if topology.network
+        && let Err(why) = Network::check()
+    {
+        println!("{}: skipped: {why:#}", topology.title());
         return Ok(());
     }
     let mut deployment: Option<Box<dyn Deployment>> = None;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::args::{BREAK, Options};
 use crate::cases::{Case, Fault};
+use crate::cuts;
 use crate::deployments::{Deployment, ServerFault, init_with};
 use crate::raised::{self, Answer};
 use crate::report::injected;
@@ -115,8 +116,12 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
         bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
     };
     let mut judged = judged(case, seed, seconds, &found).context("the answer of oarlock torture")?;
+    let read = || Record::read(BufReader::new(File::open(&history)?)).map_err(|error| anyhow!("{error}"));
+    if matches!(case.fault, Fault::Server(fault) if fault.costs_locks()) {
+        cuts::judge(&read()?, &mut judged);
+    }
     if let Some(older) = older {
-        let record = Record::read(BufReader::new(File::open(&history)?)).map_err(|error| anyhow!("{error}"))?;
+        let record = read()?;
         // Every lease could have ended.
         std::thread::sleep(ttl * 2);
         raised::judge(&record, &Answer::of(older, &url)?, &list(&url)?, &mut judged);
