@@ -77,6 +77,20 @@ pub(crate) const PACKAGES: &[Package] = &[
         service: None,
     },
     Package {
+        name: "iproute2",
+        purpose: "ip(8), which makes hosts with a network of their own",
+        proof: "ip",
+        folder: None,
+        service: None,
+    },
+    Package {
+        name: "nftables",
+        purpose: "nft(8), which drops the packets of these hosts",
+        proof: "nft",
+        folder: None,
+        service: None,
+    },
+    Package {
         name: "strace",
         purpose: "strace(1), which makes the disk of a server slow",
         proof: "strace",

@@ -259,13 +259,6 @@ impl History {
         self.resources.values().flat_map(|resource| &resource.holds)
     }
 
-    /// Where two believed at once that exclude each other, and nothing else.
-    pub(crate) fn overlaps(&self) -> Vec<Violation> {
-        let mut found = Vec::new();
-        self.resources.values().for_each(|resource| exclusion::check(&resource.holds, &mut found));
-        found
-    }
-
     /// Checks the history for violations.
     pub fn check(&self, rules: &Rules) -> Verdict {
         let mut verdict = Verdict { resources: self.resources.len(), ..Verdict::default() };

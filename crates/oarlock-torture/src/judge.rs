@@ -163,7 +163,7 @@ pub fn judge(record: &Record) -> Judgement {
     (figures.takeovers, figures.slowest_takeover) = (verdict.takeovers, verdict.slowest_takeover);
     let excuses = Excuses::new(record, takeover(record));
     let mut findings: Vec<_> = verdict.violations.iter().map(|violation| checked(&excuses, violation)).collect();
-    findings.extend(perhaps::findings(record, &beliefs, &verdict.violations));
+    findings.extend(perhaps::findings(record, &beliefs, &excuses));
     findings.extend(calm(record, &beliefs, &excuses));
     findings.extend(counted::findings(record, &excuses, &figures));
     let (latest, late) = told::findings(record, &excuses);

@@ -4,6 +4,7 @@ mod cluster;
 mod disk;
 mod library;
 mod local;
+mod network;
 mod sentinel;
 mod single;
 mod sql;
@@ -20,6 +21,7 @@ use oarlock_testbed::server::{
 use oarlock_testbed::{Etcd, MariaDb, MariaDbClock, MySql, Postgres, PostgresClock, Redis, RedisClock, ZooKeeper};
 use serde_json::Value;
 
+use self::network::LetIn;
 use crate::cases::{Case, Fault};
 use crate::run::program;
 use crate::runs::Done;
@@ -63,6 +65,16 @@ pub(crate) enum ServerFault {
     LostFailover,
     /// The server is killed and has lost everything when it is back.
     Forget,
+    /// All packets between the host of the server and its clients are dropped, for longer than the lease.
+    NetCut,
+    /// Those to the server.
+    NetCutRequests,
+    /// Those from the server.
+    NetCutReplies,
+    /// A part of them, by chance.
+    NetLoss,
+    /// One host of several is cut off from the others and from all clients.
+    HostCut,
 }
 
 impl ServerFault {
@@ -85,7 +97,17 @@ impl ServerFault {
             Self::RaiseFormat => "format-raised",
             Self::LostFailover => "lost-failover",
             Self::Forget => "server-forgets",
+            Self::NetCut => "net-cut",
+            Self::NetCutRequests => "net-cut-requests",
+            Self::NetCutReplies => "net-cut-replies",
+            Self::NetLoss => "net-loss",
+            Self::HostCut => "host-cut",
         }
+    }
+
+    /// Whether it must cost a holder that runs its lock: the one server cannot be reached.
+    pub(crate) const fn costs_locks(self) -> bool {
+        matches!(self, Self::NetCut | Self::NetCutRequests | Self::NetCutReplies)
     }
 }
 
@@ -121,7 +143,7 @@ pub(crate) trait Deployment {
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()>;
 
     /// After a run: whether its faults did what they are to do.
-    fn check(&self) -> anyhow::Result<()> {
+    fn check(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -155,6 +177,8 @@ pub(crate) struct Topology {
     pub(crate) newer: Option<Newer>,
     /// Whether its tables are those of an older build of Oarlock.
     pub(crate) older: bool,
+    /// Whether its servers have a network of their own.
+    pub(crate) network: bool,
     pub(crate) start: fn() -> anyhow::Result<Box<dyn Deployment>>,
 }
 
@@ -213,6 +237,7 @@ const fn topology(
         faults,
         newer: None,
         older: false,
+        network: false,
         start,
     }
 }
@@ -305,6 +330,23 @@ const fn own_disk(store: &'static str, start: Start) -> Topology {
     servers_only(topology(store, "own disk", 2000, DISK, start))
 }
 
+/// Servers on hosts of their own, whose packets are dropped.
+const fn networked(
+    store: &'static str,
+    name: &'static str,
+    ttl_ms: u64,
+    faults: &'static [ServerFault],
+    start: Start,
+) -> Topology {
+    Topology { network: true, ..servers_only(topology(store, name, ttl_ms, faults, start)) }
+}
+
+const fn own_network(store: &'static str, ttl_ms: u64, start: Start) -> Topology {
+    const CUTS: &[ServerFault] =
+        &[ServerFault::NetCut, ServerFault::NetCutRequests, ServerFault::NetCutReplies, ServerFault::NetLoss];
+    networked(store, "own network", ttl_ms, CUTS, start)
+}
+
 /// Another lock library, on one server.
 const fn library(store: &'static str, name: &'static str, start: Start) -> Topology {
     Topology { library: true, ..topology(store, name, 2000, &[], start) }
@@ -349,6 +391,13 @@ pub(crate) static ALL: &[Topology] = &[
     own_disk("mysql", || disk::start::<MySqlProgram>(disk::INNODB)),
     own_disk("etcd", || disk::start::<EtcdProgram>(&[])),
     own_disk("zookeeper", || disk::start::<ZooKeeperProgram>(&[("forceSync", "yes")])),
+    own_network("redis", 1000, || network::one::<RedisProgram>(LetIn::REDIS)),
+    own_network("postgres", 1000, || network::one::<PostgresProgram>(LetIn::POSTGRES)),
+    own_network("mariadb", 1000, || network::one::<MariaDbProgram>(LetIn::MARIADB)),
+    own_network("etcd", 2000, || network::one::<EtcdProgram>(LetIn::Always)),
+    own_network("zookeeper", 2000, || network::one::<ZooKeeperProgram>(LetIn::Always)),
+    networked("etcd", "three hosts", 2000, &[ServerFault::HostCut], network::etcd),
+    networked("redlock", "three hosts", 1000, &[ServerFault::HostCut], network::redlock),
     topology("etcd", "three members", 2000, LED_OR_CUT, cluster::etcd),
     topology("zookeeper", "three members", 2000, ENSEMBLE, cluster::zookeeper),
     topology("redlock", "three masters", 1000, SINGLE, cluster::redlock),

@@ -4,18 +4,22 @@
 //! - [`deployments`]: the stores and their topologies, and how their servers are broken.
 //! - [`cases`]: which fault is tried on which of them, and what must come of it.
 //! - [`run`]: one run, as a process of `oarlock torture` that asks for server faults over a socket.
+//! - [`raised`]: what must come of a run in which the format of the tables is raised.
 //! - [`runs`]: the file of what was run, so that no run is repeated.
 //! - [`power`]: power cuts of the embedded store, whose clients die with it.
-//! - [`mounts`]: disks are unmounted however this ends.
+//! - [`cuts`]: what a cut of the network of the one server must do.
+//! - [`apart`]: disks and networks are gone however this ends.
 //! - [`load`]: many claims and many locks, instead of faults.
 //! - [`report`]: the tables.
 
+mod apart;
 mod args;
 mod cases;
+mod cuts;
 mod deployments;
 mod load;
-mod mounts;
 mod power;
+mod raised;
 mod report;
 mod run;
 mod runs;
@@ -26,6 +30,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
+use oarlock_testbed::server::Network;
 
 use crate::args::{Command, Options};
 use crate::cases::Case;
@@ -50,7 +55,7 @@ fn main() -> ExitCode {
         Command::LoadWorker(words) => load::work(&words),
         Command::PowerWorker(words) => power::work(&words),
         Command::Run(options) => {
-            mounts::apart();
+            apart::enter();
             all(&options)
         }
     };
@@ -103,6 +108,12 @@ fn all(options: &Options) -> anyhow::Result<()> {
 fn on(topology: &'static Topology, options: &Options, began: Instant, runs: &Mutex<Runs>) -> anyhow::Result<()> {
     if let Some(why) = topology.newer.and_then(|newer| newer.missing()) {
         println!("{}: skipped: {why}", topology.title());
+        return Ok(());
+    }
+    if topology.network
+        && let Err(why) = Network::check()
+    {
+        println!("{}: skipped: {why:#}", topology.title());
         return Ok(());
     }
     let mut deployment: Option<Box<dyn Deployment>> = None;

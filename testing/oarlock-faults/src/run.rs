@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use oarlock_torture::judge::LEFT_OUT;
-use oarlock_torture::record::{Event, Record, What};
-use oarlock_torture::worker::PREFIX;
+use oarlock_torture::record::Record;
 use serde_json::Value;
 
 use crate::args::{BREAK, Options};
 use crate::cases::{Case, Fault};
+use crate::cuts;
 use crate::deployments::{Deployment, ServerFault, init_with};
+use crate::raised::{self, Answer};
 use crate::report::injected;
 use crate::runs::{DIRTY, Done, folder};
 
@@ -33,7 +34,6 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
     let [history, output, errors, socket] = ["history", "output", "errors", "socket"].map(|name| dir.path().join(name));
     let ttl = case.topology.lease_of(case.fault);
     let url = servers.url_for(ttl);
-    // It ends with this process, however that ends.
     // The older build runs, since only it can connect before the format is raised.
     let older = match case.fault {
         Fault::Server(ServerFault::RaiseFormat) => Some(options.older.as_deref().context("this case needs --older")?),
@@ -48,6 +48,7 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
         init_with(older, &url)?;
         ensure!(list(&url).is_err(), "the tables of the other build are not those of an older format");
     }
+    // It ends with this process, however that ends.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(first).args([
         "torture",
@@ -115,12 +116,15 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
         bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
     };
     let mut judged = judged(case, seed, seconds, &found).context("the answer of oarlock torture")?;
-    if older.is_some() {
-        let record = Record::read(BufReader::new(File::open(&history)?)).map_err(|error| anyhow!("{error}"))?;
+    let read = || Record::read(BufReader::new(File::open(&history)?)).map_err(|error| anyhow!("{error}"));
+    if matches!(case.fault, Fault::Server(fault) if fault.costs_locks()) {
+        cuts::judge(&read()?, &mut judged);
+    }
+    if let Some(older) = older {
+        let record = read()?;
         // Every lease could have ended.
         std::thread::sleep(ttl * 2);
-        let is_refused = older.is_some_and(|older| !is_granted(older, &url).unwrap_or(true));
-        raised(&record, is_refused, &list(&url)?, &mut judged);
+        raised::judge(&record, &Answer::of(older, &url)?, &list(&url)?, &mut judged);
     }
     let done = Done { version: servers.version(), commit: commit().to_owned(), ..judged };
     if !done.violations.is_empty() {
@@ -136,54 +140,6 @@ fn list(url: &str) -> anyhow::Result<String> {
     ensure!(done.status.success(), "oarlock ls: {}", String::from_utf8_lossy(&done.stderr));
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
-
-/// Whether this build gets a lock that is free.
-fn is_granted(build: &Path, url: &str) -> anyhow::Result<bool> {
-    let lock = format!("{PREFIX}free");
-    let mut command = Command::new(build);
-    command.args(["run", "-n", "-u", url, &lock, "--", "true"]).env_remove("OARLOCK_URL").stderr(Stdio::null());
-    Ok(command.status()?.success())
-}
-
-/// Once the format is raised, an older build that connects must be refused, and workers of the newer one go on. Those of
-/// the older one that were connected before may be refused or go on: their steps are those of the newer format then, and
-/// the judge finds two holders. `left` are the locks that the store has after the run: the older build could not look.
-fn raised(record: &Record, is_refused: bool, left: &str, done: &mut Done) {
-    // Workers are started in turns: the first one is of the build that runs, the next one of the other.
-    let is_older = |w: u32| w.is_multiple_of(2);
-    let is_raised = |event: &&Event| matches!(event.what, What::FaultEnded { effect: Some(0), .. });
-    let Some(raised) = record.events.iter().find(is_raised).map(|event| event.at) else {
-        done.untried.push("Untried: the format was not raised".to_owned());
-        return;
-    };
-    let (mut before, mut after) = (0, 0);
-    // That older workers were refused is what they are to be.
-    done.stuck.clear();
-    for event in &record.events {
-        match &event.what {
-            What::Granted { w, .. } if is_older(*w) => before += u64::from(event.at <= raised),
-            What::Granted { .. } => after += u64::from(event.at > raised),
-            What::Drained { w, failed: Some(why) } if !is_older(*w) || why.starts_with(BUSY) => {
-                done.stuck.push(format!("Stuck: worker {w}: {why}"));
-            }
-            _ => {}
-        }
-    }
-    if before == 0 || after == 0 {
-        done.untried.push(format!(
-            "Untried: {before} grants of the older build before, {after} of the newer one after the format was raised"
-        ));
-    }
-    if !is_refused {
-        done.violations.push("Format: the older build got a lock once the format was raised".to_owned());
-    }
-    if left.contains(PREFIX) {
-        done.violations.push(format!("Leaked: {}", left.trim()));
-    }
-}
-
-/// What the reason of a claim begins with that the store refused because of a holder.
-const BUSY: &str = "Busy";
 
 /// The commit that is tested, as it was when the program began: the last one that changed code. `dirty` if that was
 /// changed since.
@@ -302,47 +258,6 @@ mod tests {
             assert!(of(&good.replace(key, "renamed")).is_err(), "{key}");
         }
         assert!(of(&answer("VIOLATION", "")).is_err() && of(&answer("RISK SEEN", "")).is_err());
-    }
-
-    /// A run in which worker 0 is of the older build and worker 1 of the newer one. After two seconds the format is
-    /// raised.
-    fn raised_with(change: impl Fn(&mut What), is_refused: bool, left: &str) -> Done {
-        let text = include_str!("../tests/raised.jsonl");
-        let mut record = Record::read(text.as_bytes()).expect("a history");
-        record.events.iter_mut().for_each(|event| change(&mut event.what));
-        let case = Case::named("postgres", "older format", "format-raised").expect("a case");
-        let mut done = Done { stuck: vec!["Stuck: worker 0".to_owned()], ..Done::of(&case, 1, 15) };
-        raised(&record, is_refused, left, &mut done);
-        done
-    }
-
-    #[test]
-    fn an_older_build_is_refused_once_the_format_is_raised_and_the_newer_one_goes_on() {
-        let good = raised_with(|_| {}, true, "");
-        assert!(good.complaint().is_none() && good.is_conclusive(), "{good:?}");
-        assert!(!raised_with(|_| {}, false, "").violations.is_empty(), "it was not refused");
-        assert!(!raised_with(|_| {}, true, "oarlock-torture/1-2/a\n").violations.is_empty(), "left");
-        let failed = |worker: u32, why: &'static str| {
-            move |what: &mut What| match what {
-                What::Drained { w, failed } if *w == worker => *failed = Some(why.to_owned()),
-                _ => {}
-            }
-        };
-        assert!(raised_with(failed(0, "NewerFormat: update this program"), true, "").stuck.is_empty());
-        assert!(!raised_with(failed(0, "Busy: held"), true, "").stuck.is_empty(), "its lock was not free");
-        assert!(!raised_with(failed(1, "Unreachable: no"), true, "").stuck.is_empty(), "the newer one got no lock");
-        let never = |what: &mut What| {
-            if let What::FaultEnded { effect, .. } = what {
-                *effect = Some(1);
-            }
-        };
-        assert!(!raised_with(never, true, "").untried.is_empty());
-        let nothing = |what: &mut What| {
-            if let What::Granted { w: w @ 1, .. } = what {
-                *w = 0;
-            }
-        };
-        assert!(!raised_with(nothing, true, "").untried.is_empty(), "the newer build was granted nothing");
     }
 
     /// Results are committed, and their next run goes on where they end.

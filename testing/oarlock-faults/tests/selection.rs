@@ -1,8 +1,11 @@
-//! A selection of the faults, in every test run: a store without servers, and one server that is killed.
+//! A selection of the faults, in every test run: a store without servers, one server that is killed, and one whose network
+//! is cut.
 
 #[cfg(test)]
 mod selection {
+    use std::collections::BTreeSet;
     use std::fs;
+    use std::io::Write as _;
     use std::process::{Command, Output, Stdio};
     use std::time::{Duration, Instant};
 
@@ -27,6 +30,95 @@ mod selection {
             assert!(done.status.success(), "{store} / {fault}: {out}{err}");
             assert!(out.contains(&format!("/ {fault} seed 1: ok")), "{out}{err}");
         }
+    }
+
+    /// What passes is not shown, unless it is written past the test.
+    fn skip(why: &str) {
+        writeln!(std::io::stderr(), "skipped: {}", why.trim()).expect("standard error");
+    }
+
+    /// Why there are no hosts with a network of their own here.
+    fn without_network(out: &str) -> Option<&str> {
+        out.lines().find(|line| line.starts_with("redis own network: skipped: "))
+    }
+
+    #[test]
+    fn a_real_network_that_is_cut_costs_a_holder_its_lock_and_breaks_no_promise() {
+        let done = faults(&["--only", "redis/own network", "--fault", "net-cut"]);
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        if let Some(why) = without_network(&out) {
+            return skip(why);
+        }
+        let required = ["CI", "OARLOCK_REQUIRE"].iter().any(|name| std::env::var_os(name).is_some());
+        if err.contains("is not installed") && !required {
+            return skip(&err);
+        }
+        assert!(done.status.success(), "{out}{err}");
+        assert!(out.contains("/ net-cut seed 1: ok"), "{out}{err}");
+    }
+
+    /// The network namespace of a process.
+    fn namespace(pid: u32) -> Option<String> {
+        fs::read_link(format!("/proc/{pid}/ns/net")).ok().map(|link| link.display().to_string())
+    }
+
+    fn pids() -> Vec<u32> {
+        let entries = fs::read_dir("/proc").expect("the processes").flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    fn parent(pid: u32) -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    }
+
+    /// The namespaces of a process and its children, without our own.
+    fn namespaces(root: u32) -> BTreeSet<String> {
+        let own = namespace(std::process::id());
+        let family = pids().into_iter().filter(|pid| *pid == root || parent(*pid) == Some(root));
+        family.filter_map(namespace).filter(|found| Some(found) != own.as_ref()).collect()
+    }
+
+    /// Its own network, and that of its server, end with their last process.
+    #[test]
+    fn no_network_stays_when_a_run_is_killed() {
+        let mut faults = Command::new(env!("CARGO_BIN_EXE_oarlock-faults"));
+        faults.args(["--only", "redis/own network", "--fault", "net-cut", "--dry", "--seconds", "60"]);
+        let mut run = faults.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+        let late = Instant::now() + Duration::from_secs(30);
+        // A server runs in a namespace that is neither ours nor that of the run.
+        let root = run.id();
+        let is_served = |pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.starts_with("redis-server") && parent(*pid) == Some(root) && namespace(*pid) != namespace(root)
+        };
+        while !pids().iter().any(is_served) {
+            if run.try_wait().expect("its state").is_some() {
+                let done = run.wait_with_output().expect("what it said");
+                let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+                let why = without_network(&out).or(err.contains("is not installed").then_some(&err));
+                return skip(why.unwrap_or_else(|| panic!("{out}{err}")));
+            }
+            assert!(Instant::now() < late, "no server was started");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let made = namespaces(root);
+        assert!(made.len() >= 2, "{made:?}");
+        run.kill().expect("killed");
+        run.wait().expect("its end");
+        let late = Instant::now() + Duration::from_secs(10);
+        let stay = || {
+            let is_in = |pid: &u32| namespace(*pid).is_some_and(|found| made.contains(&found));
+            pids().into_iter().filter(is_in).collect::<Vec<_>>()
+        };
+        while !stay().is_empty() && Instant::now() < late {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let left = stay();
+        for pid in &left {
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        }
+        assert!(left.is_empty(), "these are left in {made:?}: {left:?}");
     }
 
     #[test]

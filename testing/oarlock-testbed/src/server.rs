@@ -16,6 +16,7 @@ mod made;
 mod mariadb;
 mod missing;
 mod mysql;
+mod network;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -35,7 +36,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -52,6 +53,7 @@ pub use self::flavour::{Flavour, SqlServer};
 pub use self::mariadb::MariaDbProgram;
 pub use self::missing::{Missing, newer};
 pub use self::mysql::MySqlProgram;
+pub use self::network::{Drops, Host, Network};
 pub use self::pgbouncer::PgBouncerProgram;
 pub use self::postgres::PostgresProgram;
 pub use self::redis::RedisProgram;
@@ -203,6 +205,15 @@ pub struct Server<P: Program> {
     tree: Mutex<Option<Tree>>,
     port: Port,
     folder: TempDir,
+    /// Where it runs, if not on this machine's own network.
+    host: Option<Arc<Host>>,
+}
+
+/// Where the files of a server are, and its network, if not those of this machine.
+#[derive(Clone, Copy, Default)]
+struct Place<'a> {
+    disk: Option<&'a Path>,
+    host: Option<&'a Arc<Host>>,
 }
 
 impl<P: Program> Server<P> {
@@ -219,7 +230,7 @@ impl<P: Program> Server<P> {
     /// # Errors
     /// As for [`Server::start`].
     pub fn start_with(settings: Settings<'_>) -> anyhow::Result<Self> {
-        Self::start_in(None, settings)
+        Self::start_in(Place::default(), settings)
     }
 
     /// [`Server::start_with`] with all its files on this disk.
@@ -227,13 +238,21 @@ impl<P: Program> Server<P> {
     /// # Errors
     /// As for [`Server::start`].
     pub fn start_on(disk: &Disk, settings: Settings<'_>) -> anyhow::Result<Self> {
-        Self::start_in(Some(&disk.root()), settings)
+        Self::start_in(Place { disk: Some(&disk.root()), host: None }, settings)
     }
 
-    fn start_in(disk: Option<&Path>, settings: Settings<'_>) -> anyhow::Result<Self> {
+    /// [`Server::start_with`] on a host with a network of its own.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_at(host: &Arc<Host>, settings: Settings<'_>) -> anyhow::Result<Self> {
+        Self::start_in(Place { disk: None, host: Some(host) }, settings)
+    }
+
+    fn start_in(place: Place<'_>, settings: Settings<'_>) -> anyhow::Result<Self> {
         let mut tried = 1;
         loop {
-            let server = Self::prepare(P::find()?, disk, settings)?;
+            let server = Self::prepare(P::find()?, place, settings)?;
             match server.launch() {
                 Ok(()) => return Ok(server),
                 Err(_) if tried < PORTS_TRIED && server.log.says_port_is_taken() => tried += 1,
@@ -270,7 +289,10 @@ impl<P: Program> Server<P> {
     /// The address it listens on. It stays the same when restarted.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.port.addr()
+        match &self.host {
+            Some(host) => (host.ip(), self.port.number()).into(),
+            None => self.port.addr(),
+        }
     }
 
     /// The number of its process, while there is one.
@@ -347,8 +369,8 @@ impl<P: Program> Server<P> {
         self.launch_with(settings)
     }
 
-    fn prepare(program: P, disk: Option<&Path>, settings: Settings<'_>) -> anyhow::Result<Self> {
-        let folder = disk::folder(&format!("oarlock-{}-", P::NAME), disk)?;
+    fn prepare(program: P, place: Place<'_>, settings: Settings<'_>) -> anyhow::Result<Self> {
+        let folder = disk::folder(&format!("oarlock-{}-", P::NAME), place.disk)?;
         program.prepare(folder.path()).with_context(|| format!("cannot prepare a folder for {}", P::NAME))?;
         Ok(Self {
             program,
@@ -357,6 +379,7 @@ impl<P: Program> Server<P> {
             tree: Mutex::new(None),
             port: Port::reserve()?,
             folder,
+            host: place.host.cloned(),
         })
     }
 
@@ -366,10 +389,16 @@ impl<P: Program> Server<P> {
 
     /// Starts its process, and waits until it answers.
     fn launch_with(&self, settings: Settings<'_>) -> anyhow::Result<()> {
+        use std::os::unix::process::CommandExt as _;
+
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let settings: Vec<_> = own.chain(settings.iter().copied()).collect();
         let wanted = self.program.command(self.folder.path(), self.addr(), &settings)?;
         let mut command = dying_with_us(&wanted, self.program.user());
+        if let Some(host) = &self.host {
+            command = host.within(&command);
+            command.process_group(0);
+        }
         command.current_dir(self.folder.path());
         self.log.attach(&mut command)?;
         let tree = Tree::spawn(command).with_context(|| format!("cannot start {}", P::NAME))?;

@@ -28,6 +28,8 @@ pub(super) struct Excuses<'a> {
     closed: Vec<(u32, u64, u64)>,
     /// Which workers were stopped, from when to when.
     pauses: Vec<(u32, u64, u64)>,
+    /// Whose connections were broken, from when to when; those of all workers without one.
+    networks: Vec<(Option<u32>, u64, u64)>,
     libraries: Libraries,
 }
 
@@ -36,7 +38,7 @@ impl<'a> Excuses<'a> {
     pub(super) fn new(record: &'a Record, takeover: Duration) -> Self {
         let takeover = u64::try_from(takeover.as_nanos()).unwrap_or(u64::MAX);
         let (mut commands, mut resets, mut open) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        let (mut pauses, mut closed) = (Vec::new(), Vec::new());
+        let (mut pauses, mut closed, mut networks) = (Vec::new(), Vec::new(), Vec::new());
         for event in &record.events {
             let at = event.at;
             match event.what {
@@ -61,6 +63,9 @@ impl<'a> Excuses<'a> {
                                 closed.push((w, from, at));
                             }
                             resets.extend(reset.then_some(Reset { at, w }));
+                            if FaultKind::OF_NETWORKS.contains(&kind) {
+                                networks.push((w, from, at));
+                            }
                         }
                         None => {}
                     }
@@ -68,7 +73,12 @@ impl<'a> Excuses<'a> {
                 _ => {}
             }
         }
-        Self { record, commands, resets, closed, pauses, libraries: record.libraries() }
+        for (kind, w, from) in open.into_values() {
+            if FaultKind::OF_NETWORKS.contains(&kind) {
+                networks.push((w, from, u64::MAX));
+            }
+        }
+        Self { record, commands, resets, closed, pauses, networks, libraries: record.libraries() }
     }
 
     /// For how long a worker was stopped between these moments.
@@ -77,8 +87,8 @@ impl<'a> Excuses<'a> {
         self.pauses.iter().filter(|(w, ..)| *w == worker).map(overlap).sum()
     }
 
-    /// Whether the user can have stopped clients between these moments: by a command, or by hand.
-    pub(super) fn may_stop_clients(&self, from: u64, to: u64) -> bool {
+    /// Whether the user can have broken servers or stopped clients between these moments: by a command, or by hand.
+    pub(super) fn user_may_act(&self, from: u64, to: u64) -> bool {
         let overlaps = |(begin, end): &(u64, u64)| *begin <= to && from <= *end;
         self.record.header.by_hand || self.commands.values().any(overlaps)
     }
@@ -152,17 +162,37 @@ impl<'a> Excuses<'a> {
         u32::try_from(hold.owner).is_ok_and(|w| self.libraries.contains(w))
     }
 
-    /// Whether the lease of a holder can have ended while its process was stopped, before `next`, and its belief ended
+    /// Whether the first lease of a library has not ended at `at`: it began after the request, and a renewal makes it
+    /// longer, also if its process is stopped.
+    fn is_first_lease(&self, asked: u64, at: u64) -> bool {
+        at < asked.saturating_add(self.lease())
+    }
+
+    fn lease(&self) -> u64 {
+        self.record.header.ttl_ms.saturating_mul(1_000_000)
+    }
+
+    /// Whether the lease of a library can have ended while its process was stopped, before `next`, and its belief ended
     /// within a lease after it went on. A library that renews in time has at least half of its lease left.
     fn expired_while_stopped(&self, hold: &Hold, next: u64) -> bool {
-        let lease = self.record.header.ttl_ms.saturating_mul(1_000_000);
-        let (granted, ended) = (hold.granted.as_nanos(), hold.ended.as_nanos());
-        self.pauses.iter().any(|(w, from, to)| {
-            u64::from(*w) == hold.owner
-                && (granted..=next).contains(from)
-                && next - from >= lease / 2
-                && ended <= to.saturating_add(lease)
-        })
+        let (granted, ended, lease) = (hold.granted.as_nanos(), hold.ended.as_nanos(), self.lease());
+        !self.is_first_lease(hold.asked.as_nanos(), next)
+            && self.pauses.iter().any(|(w, from, to)| {
+                u64::from(*w) == hold.owner
+                    && (granted..=next).contains(from)
+                    && next - from >= lease / 2
+                    && ended <= to.saturating_add(lease)
+            })
+    }
+
+    /// Whether a library that asked at `asked`, was granted the lock and did not give it back certainly had it at `at`: its
+    /// first lease had not ended, no server was broken, and its connections were whole, so that it had no reason to give
+    /// the lock up by itself.
+    pub(super) fn certainly_had(&self, w: u32, asked: u64, at: u64) -> bool {
+        let is_cut = |(whose, from, to): &(Option<u32>, u64, u64)| {
+            whose.is_none_or(|its| its == w) && *from <= at && asked <= *to
+        };
+        self.is_first_lease(asked, at) && !self.user_may_act(asked, at) && !self.networks.iter().any(is_cut)
     }
 
     /// Whether all connections of a holder were reset before the next grant, and its belief ended in time after that.

@@ -3,50 +3,60 @@
 //! Another library is asked now and then. From the last question that it answered with "yes" until its "no", or until it
 //! gave the lock back, nobody knows whether it believed: it may have told its user of the loss, or have noticed nothing,
 //! also while its process was stopped or a question hung.
+//!
+//! Of Oarlock beside it more is known: the store must not have granted it a lock that the library certainly had.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::holds::{self, Belief};
+use super::excuse::Excuses;
+use super::holds::Belief;
 use super::{Finding, excused};
-use crate::history::Violation;
 use crate::record::{Record, named};
 
 const MAY_HAVE_HELD: &str =
     "this library is asked now and then: after its last \"yes\" it may have held, or have told its user of the loss";
 
-/// Overlaps that are not among the `certain` ones.
-pub(super) fn findings(record: &Record, beliefs: &[Belief], certain: &[Violation]) -> Vec<Finding> {
-    if beliefs.iter().all(|belief| belief.perhaps == belief.ended) {
+/// Grants between the end of a belief that is certain and the end of one that is possible.
+pub(super) fn findings(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_>) -> Vec<Finding> {
+    let uncertain = || beliefs.iter().filter(|belief| belief.granted.is_some() && belief.ended < belief.perhaps);
+    if uncertain().next().is_none() {
         return Vec::new();
     }
-    let known: BTreeSet<_> = certain.iter().filter_map(second).collect();
-    let granted = |belief: &Belief| Some(((u64::from(belief.w), belief.granted?.0), belief.ended));
-    let ends: BTreeMap<_, _> = beliefs.iter().filter_map(granted).collect();
-    let longest: Vec<_> = beliefs.iter().map(|belief| Belief { ended: belief.perhaps, ..belief.clone() }).collect();
-    let overlaps = holds::history(record, &longest).overlaps();
-    let of = |violation: &Violation| {
-        let at = second(violation).filter(|second| !known.contains(second))?;
-        let Violation::Overlap { first, second } = violation else { return None };
-        let last = ends.get(&(first.owner, first.granted.as_nanos()));
-        let seconds = |nanos: u64| format!("{}.{:06} s", nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000);
-        let what = format!(
-            "at {} worker {} got {} while worker {} may have held it until {}: its last \"yes\" was of {}",
-            seconds(at.1),
-            second.owner,
-            named(&second.resource),
-            first.owner,
-            seconds(first.ended.as_nanos()),
-            seconds(last.copied().unwrap_or_else(|| first.granted.as_nanos()))
-        );
-        Some(excused(Some(MAY_HAVE_HELD), "PerhapsOverlap", at.1, what))
+    let mut grants: BTreeMap<_, Vec<&Belief>> = BTreeMap::new();
+    for belief in beliefs {
+        if let Some((granted, _)) = belief.granted.filter(|(granted, _)| *granted < belief.perhaps) {
+            grants.entry((belief.lock.as_str(), granted)).or_default().push(belief);
+        }
+    }
+    let libraries = record.libraries();
+    let of = |first: &Belief, second: &Belief, at: u64| {
+        // Two that share do not exclude each other.
+        if second.w == first.w || first.units.is_some() && second.units.is_some() {
+            return None;
+        }
+        let (lock, asked, yes) = (named(&first.lock), seconds(first.asked), seconds(first.ended));
+        let got = format!("at {} worker {} got {lock} while worker {}", seconds(at), second.w, first.w);
+        if !libraries.contains(second.w) && excuses.certainly_had(first.w, first.asked, at) {
+            let ttl = record.header.ttl_ms;
+            let what = format!(
+                "{got} had it: worker {} is the other library, asked at {asked} for a lease of {ttl} ms, and said \"yes\" at \
+                 {yes}; worker {} is Oarlock",
+                first.w, second.w
+            );
+            return Some(excused(None, "Stolen", at, what));
+        }
+        let until = seconds(first.perhaps);
+        let what = format!("{got} may have held it until {until}: its last \"yes\" was of {yes}");
+        Some(excused(Some(MAY_HAVE_HELD), "PerhapsOverlap", at, what))
     };
-    overlaps.iter().filter_map(of).collect()
+    let after = |first: &'_ Belief| {
+        let (from, to) = ((first.lock.as_str(), first.ended), (first.lock.as_str(), first.perhaps));
+        let during = grants.range(from..to);
+        during.flat_map(|((_, at), all)| all.iter().filter_map(|second| of(first, second, *at))).collect::<Vec<_>>()
+    };
+    uncertain().flat_map(after).collect()
 }
 
-/// Who was granted a lock that another one held, and when.
-fn second(violation: &Violation) -> Option<(u64, u64)> {
-    match violation {
-        Violation::Overlap { second, .. } => Some((second.owner, second.granted.as_nanos())),
-        _ => None,
-    }
+fn seconds(nanos: u64) -> String {
+    format!("{}.{:06} s", nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000)
 }

@@ -21,7 +21,7 @@ pub(super) fn findings(record: &Record, excuses: &Excuses<'_>) -> (Option<Durati
             let what = format!("worker {w} was told {} ms late that its lock was lost: {why}", late.as_millis());
             let stood_still = Duration::from_nanos(excuses.silence(*w, event.at, *told));
             // A command can stop the process, or the whole machine, and nothing here says for how long.
-            let ruling = if excuses.may_stop_clients(event.at, *told) {
+            let ruling = if excuses.user_may_act(event.at, *told) {
                 Ruling::RiskSeen
             } else if stood_still * 2 >= late {
                 Ruling::Inconclusive

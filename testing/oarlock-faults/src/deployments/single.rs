@@ -114,7 +114,7 @@ impl<P: Program> Deployment for Single<P> {
     }
 
     /// After the run: `oarlock doctor` takes a part of the lease.
-    fn check(&self) -> anyhow::Result<()> {
+    fn check(&mut self) -> anyhow::Result<()> {
         let Some((older, _)) = self.newer.as_ref().filter(|_| self.marks > 0) else { return Ok(()) };
         let now = version(&self.url())?;
         ensure!(is_newer(&now, older), "{now:?} is no upgrade of {older:?}");

@@ -1,12 +1,13 @@
 //! An etcd cluster of three members.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
 use super::etcd::EtcdProgram;
 use super::etcd_peers::Peers;
-use super::{Server, missing};
+use super::{Host, Server, missing};
 use crate::ports::Port;
 
 /// How many members.
@@ -19,6 +20,8 @@ pub struct EtcdCluster {
     pub members: Vec<Server<EtcdProgram>>,
     /// For the connections between them.
     ports: Vec<Port>,
+    /// Where each of them runs, if not on this machine's own network.
+    hosts: Vec<Arc<Host>>,
     /// The ways between them, where members can be cut off.
     peers: Option<Peers>,
 }
@@ -29,7 +32,15 @@ impl EtcdCluster {
     /// # Errors
     /// As for [`Server::start`].
     pub fn start() -> anyhow::Result<Self> {
-        Self::launch(ports()?, None)
+        Self::launch(ports()?, None, &[])
+    }
+
+    /// [`EtcdCluster::start`] with each member on a host of its own.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub fn start_at(hosts: &[Arc<Host>; MEMBERS]) -> anyhow::Result<Self> {
+        Self::launch(ports()?, None, hosts)
     }
 
     /// [`EtcdCluster::start`] with members that can be cut off from each other, and not replaced.
@@ -39,7 +50,7 @@ impl EtcdCluster {
     pub fn start_apart() -> anyhow::Result<Self> {
         let ports = ports()?;
         let peers = Peers::of(&ports)?;
-        Self::launch(ports, Some(peers))
+        Self::launch(ports, Some(peers), &[])
     }
 
     /// [`EtcdCluster::start`] for a test that may be skipped, as with [`Server::start_or_skip`].
@@ -58,17 +69,20 @@ impl EtcdCluster {
         or_skip(Self::start_apart())
     }
 
-    fn launch(ports: Vec<Port>, peers: Option<Peers>) -> anyhow::Result<Self> {
-        let urls: Vec<_> = match &peers {
-            Some(peers) => (0..MEMBERS).map(|number| peers.url(number)).collect(),
-            None => ports.iter().map(url).collect(),
+    fn launch(ports: Vec<Port>, peers: Option<Peers>, hosts: &[Arc<Host>]) -> anyhow::Result<Self> {
+        let own = |number: usize| match hosts.get(number) {
+            Some(host) => format!("http://{}:{}", host.ip(), ports[number].number()),
+            None => url(&ports[number]),
         };
+        let urls: Vec<_> =
+            (0..MEMBERS).map(|number| peers.as_ref().map_or_else(|| own(number), |peers| peers.url(number))).collect();
         let cluster: Vec<_> = urls.iter().enumerate().map(|(number, url)| format!("m{number}={url}")).collect();
         let cluster = cluster.join(",");
         let start = |number: usize| {
             let proxy = peers.as_ref().map(|peers| peers.proxy(number));
             let proxy: Vec<_> = proxy.iter().map(|proxy| ("HTTP_PROXY", proxy.as_str())).collect();
-            start(&format!("m{number}"), &ports[number], &urls[number], &cluster, &proxy)
+            let (name, own) = (format!("m{number}"), own(number));
+            start(hosts.get(number), &name, [&own, &urls[number]], &cluster, &proxy)
         };
         let start = &start;
         // None of them answers before a majority is there.
@@ -77,7 +91,7 @@ impl EtcdCluster {
             let joined = started.into_iter().map(|member| member.join().map_err(|_| anyhow::anyhow!("a start failed")));
             joined.map(|member| member.and_then(|member| member)).collect::<anyhow::Result<Vec<_>>>()
         })?;
-        Ok(Self { members, ports, peers })
+        Ok(Self { members, ports, hosts: hosts.to_vec(), peers })
     }
 
     /// Lets nothing pass between a member and the others, either way, until it is healed. Its clients go on reaching
@@ -96,6 +110,10 @@ impl EtcdCluster {
     /// When members were not started apart.
     pub fn heal(&self, number: usize) -> anyhow::Result<()> {
         Ok(self.peers()?.heal(number)?)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.peers.is_none() && self.hosts.is_empty()
     }
 
     fn peers(&self) -> anyhow::Result<&Peers> {
@@ -123,7 +141,7 @@ impl EtcdCluster {
     /// # Errors
     /// When the others do not agree, or members were started apart.
     pub fn replace(&mut self, number: usize) -> anyhow::Result<()> {
-        ensure!(self.peers.is_none(), "members that can be cut off are not replaced");
+        ensure!(self.is_plain(), "members that can be cut off are not replaced");
         let other = &self.members[(number + 1) % MEMBERS];
         let listed = other.ctl(&["member", "list"])?;
         let name = format!(", m{number}, ");
@@ -138,7 +156,8 @@ impl EtcdCluster {
         let kept = (0..MEMBERS).filter(|kept| *kept != number);
         let cluster = kept.map(|kept| format!("m{kept}={}", url(&self.ports[kept])));
         let cluster = cluster.chain([format!("{new}={}", url(&peer))]).collect::<Vec<_>>().join(",");
-        let member = start(&new, &peer, &url(&peer), &cluster, &[("initial-cluster-state", "existing")])?;
+        let found = url(&peer);
+        let member = start(None, &new, [&found, &found], &cluster, &[("initial-cluster-state", "existing")])?;
         (self.members[number], self.ports[number]) = (member, peer);
         Ok(())
     }
@@ -148,12 +167,13 @@ impl EtcdCluster {
     /// # Errors
     /// When the others do not agree, or members were started apart.
     pub fn start_learner(&self) -> anyhow::Result<Server<EtcdProgram>> {
-        ensure!(self.peers.is_none(), "members that can be cut off have no learner");
+        ensure!(self.is_plain(), "members that can be cut off have no learner");
         let peer = Port::reserve()?;
         self.members[0].ctl(&["member", "add", "learner", "--learner", &format!("--peer-urls={}", url(&peer))])?;
         let voting = self.ports.iter().enumerate().map(|(number, port)| format!("m{number}={}", url(port)));
         let cluster = voting.chain([format!("learner={}", url(&peer))]).collect::<Vec<_>>().join(",");
-        start("learner", &peer, &url(&peer), &cluster, &[("initial-cluster-state", "existing")])
+        let found = url(&peer);
+        start(None, "learner", [&found, &found], &cluster, &[("initial-cluster-state", "existing")])
     }
 
     /// The URL that reaches it.
@@ -179,21 +199,22 @@ fn url(port: &Port) -> String {
     format!("http://{}", port.addr())
 }
 
-/// A member that listens here for the others, which find it at `found`.
+/// A member that listens at the first URL for the others, which find it at the second one.
 fn start(
+    host: Option<&Arc<Host>>,
     name: &str,
-    port: &Port,
-    found: &str,
+    [own, found]: [&str; 2],
     cluster: &str,
     settings: &[(&str, &str)],
 ) -> anyhow::Result<Server<EtcdProgram>> {
     let own = [
         ("name", name),
-        ("listen-peer-urls", &url(port)),
+        ("listen-peer-urls", own),
         ("initial-advertise-peer-urls", found),
         ("initial-cluster", cluster),
         // Members are replaced while others are only just back.
         ("strict-reconfig-check", "false"),
     ];
-    Server::start_with(&[&own[..], settings].concat())
+    let settings = [&own[..], settings].concat();
+    host.map_or_else(|| Server::start_with(&settings), |host| Server::start_at(host, &settings))
 }
