@@ -27,14 +27,14 @@ pub(crate) fn judge(record: &Record, done: &mut Done) {
         }
     }
     let lease = record.header.ttl_ms.saturating_mul(1_000_000);
-    // Nothing is dropped before the command has come to it.
-    let longest = lease.saturating_add(lease / 2);
+    // Packets are dropped for 1.6 leases at least. When that begins is not known: the command has to come to it first.
+    let spare = lease / 5 * 3;
     let beliefs = beliefs(record);
     let mut costs = 0;
     for cut in cuts {
         for belief in beliefs.iter().filter(|belief| is_cut_off(belief, cut, &stops)) {
             costs += u64::from(matches!(belief.end, BeliefEnd::Lost(_)) && belief.ended <= cut.1);
-            if belief.ended.min(cut.1) > cut.0.saturating_add(longest) {
+            if belief.ended.min(cut.1) > cut.1.saturating_sub(spare) {
                 let ms = (belief.ended - cut.0) / 1_000_000;
                 done.untried.push(format!("Untried: worker {} held for {ms} ms after it was cut off", belief.w));
             }

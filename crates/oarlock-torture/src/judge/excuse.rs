@@ -173,10 +173,12 @@ impl<'a> Excuses<'a> {
     }
 
     /// Whether the lease of a library can have ended while its process was stopped, before `next`, and its belief ended
-    /// within a lease after it went on. A library that renews in time has at least half of its lease left.
+    /// within a lease after it went on. A library that renews in time has at least half of its lease left. A server that
+    /// the user broke may have forgotten the first lease, too.
     fn expired_while_stopped(&self, hold: &Hold, next: u64) -> bool {
         let (granted, ended, lease) = (hold.granted.as_nanos(), hold.ended.as_nanos(), self.lease());
-        !self.is_first_lease(hold.asked.as_nanos(), next)
+        let asked = hold.asked.as_nanos();
+        (self.user_may_act(asked, next) || !self.is_first_lease(asked, next))
             && self.pauses.iter().any(|(w, from, to)| {
                 u64::from(*w) == hold.owner
                     && (granted..=next).contains(from)

@@ -16,16 +16,24 @@ use crate::record::{Record, named};
 const MAY_HAVE_HELD: &str =
     "this library is asked now and then: after its last \"yes\" it may have held, or have told its user of the loss";
 
-/// Grants between the end of a belief that is certain and the end of one that is possible.
+/// Who was granted which lock, and when.
+type Grants<'a> = BTreeMap<(&'a str, u64), Vec<&'a Belief>>;
+
+/// Grants between the end of a belief that is certain and the end of one that is possible; and grants to a library, while
+/// another one certainly held, after which it never said "yes".
 pub(super) fn findings(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_>) -> Vec<Finding> {
     let uncertain = || beliefs.iter().filter(|belief| belief.granted.is_some() && belief.ended < belief.perhaps);
     if uncertain().next().is_none() {
         return Vec::new();
     }
-    let mut grants: BTreeMap<_, Vec<&Belief>> = BTreeMap::new();
+    let (mut grants, mut doubtful) = (Grants::new(), Grants::new());
     for belief in beliefs {
         if let Some((granted, _)) = belief.granted.filter(|(granted, _)| *granted < belief.perhaps) {
-            grants.entry((belief.lock.as_str(), granted)).or_default().push(belief);
+            let at = (belief.lock.as_str(), granted);
+            grants.entry(at).or_default().push(belief);
+            if granted == belief.ended {
+                doubtful.entry(at).or_default().push(belief);
+            }
         }
     }
     let libraries = record.libraries();
@@ -36,6 +44,10 @@ pub(super) fn findings(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_
         }
         let (lock, asked, yes) = (named(&first.lock), seconds(first.asked), seconds(first.ended));
         let got = format!("at {} worker {} got {lock} while worker {}", seconds(at), second.w, first.w);
+        if at < first.ended {
+            let what = format!("{got} held it: worker {} is a library that never said \"yes\" after that", second.w);
+            return Some(excused(Some(MAY_HAVE_HELD), "PerhapsOverlap", at, what));
+        }
         if !libraries.contains(second.w) && excuses.certainly_had(first.w, first.asked, at) {
             let ttl = record.header.ttl_ms;
             let what = format!(
@@ -49,12 +61,13 @@ pub(super) fn findings(record: &Record, beliefs: &[Belief], excuses: &Excuses<'_
         let what = format!("{got} may have held it until {until}: its last \"yes\" was of {yes}");
         Some(excused(Some(MAY_HAVE_HELD), "PerhapsOverlap", at, what))
     };
-    let after = |first: &'_ Belief| {
-        let (from, to) = ((first.lock.as_str(), first.ended), (first.lock.as_str(), first.perhaps));
-        let during = grants.range(from..to);
+    let within = |grants: &Grants<'_>, first: &Belief, from: u64, to: u64| {
+        let during = grants.range((first.lock.as_str(), from)..(first.lock.as_str(), to.max(from)));
         during.flat_map(|((_, at), all)| all.iter().filter_map(|second| of(first, second, *at))).collect::<Vec<_>>()
     };
-    uncertain().flat_map(after).collect()
+    let held = beliefs.iter().filter_map(|first| Some((first, first.granted?.0)));
+    let certain = held.flat_map(|(first, granted)| within(&doubtful, first, granted, first.ended));
+    certain.chain(uncertain().flat_map(|first| within(&grants, first, first.ended, first.perhaps))).collect()
 }
 
 fn seconds(nanos: u64) -> String {

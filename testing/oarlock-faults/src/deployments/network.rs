@@ -65,6 +65,12 @@ pub(super) fn one<P: Program + 'static>(let_in: LetIn) -> Started {
     Ok(Box::new(started))
 }
 
+/// Clients connect to the servers themselves: the sockets of the drivers must notice what is dropped, and not those of a
+/// proxy.
+fn directly() -> Vec<String> {
+    vec!["--no-network".to_owned()]
+}
+
 /// Drops packets for longer than the lease. Connections go on afterwards.
 fn cut(host: &Host, drops: Drops, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()> {
     host.cut(drops)?;
@@ -81,6 +87,10 @@ impl<P: Program> Deployment for OnHost<P> {
     fn url(&self) -> String {
         let url = self.server.url();
         if P::SCHEME == "zk" { format!("{url}?ttl=2s") } else { url }
+    }
+
+    fn flags(&self) -> Vec<String> {
+        directly()
     }
 
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()> {
@@ -117,6 +127,10 @@ impl Deployment for Etcd {
         self.servers.url()
     }
 
+    fn flags(&self) -> Vec<String> {
+        directly()
+    }
+
     /// The leader is cut off from the other members and from all clients.
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()> {
         ensure!(fault == ServerFault::HostCut, "{} is not tried on three hosts", fault.name());
@@ -150,6 +164,10 @@ impl Deployment for Redlock {
     fn url(&self) -> String {
         let hosts = self.masters.each_ref().map(|master| master.addr().to_string());
         format!("redlock://{}", hosts.join(","))
+    }
+
+    fn flags(&self) -> Vec<String> {
+        directly()
     }
 
     fn inject(&mut self, fault: ServerFault, lease: Duration, random: &mut fastrand::Rng) -> anyhow::Result<()> {

@@ -5,7 +5,13 @@ use super::*;
 /// A library that believes until it is asked: a holder is stopped from 1010 to 1200 ms and believes until `ended`, and
 /// the next one is granted the lock at `next`.
 fn stopped_peer(paused: u32, next: u64, ended: u64) -> Judgement {
+    stopped_peer_by(false, paused, next, ended)
+}
+
+/// The same, while a user may break servers by hand.
+fn stopped_peer_by(hand: bool, paused: u32, next: u64, ended: u64) -> Judgement {
     let mut run = Run::new();
+    run.record.header.by_hand = hand;
     store(&mut run, "unknown", "none");
     run.record.header.lock = "another library".to_owned();
     run.hold(0, 1000, ended - 1000);
@@ -27,6 +33,8 @@ fn a_peer_whose_lease_ended_while_it_was_stopped_is_a_risk_in_words() {
         let judgement = stopped_peer(paused, next, ended);
         assert_eq!(judgement.ruling, Ruling::Violation, "{paused} {next} {ended}");
     }
+    // A server that the user broke may have forgotten the first lease.
+    assert_eq!(stopped_peer_by(true, 0, 1098, 1210).ruling, Ruling::RiskSeen);
 }
 
 /// A library whose last "yes" was asked for at 1005 ms; then it was stopped from 1010 to `until` ms, when it said "no" or
@@ -94,6 +102,36 @@ fn beside() -> Run {
         }
     }
     run
+}
+
+/// Worker `first` holds from 1001 to 1100 ms; the library gets the lock at 1050 ms, and at 1060 ms says "no" to its first
+/// question, or dies.
+fn granted_beside_a_holder(first: u32, died: bool) -> Judgement {
+    let mut run = beside();
+    run.hold(first, 1000, 99);
+    let (w, op) = (5, 5000);
+    run.add(0, What::Started { w, slot: 1 });
+    run.add(1040, What::Asked { w, op, lock: "a".to_owned(), units: None });
+    run.add(1050, What::Granted { w, op, fence: 0, until: 1050 * MS });
+    if died {
+        run.add(1060, What::Died { w, why: "killed".to_owned() });
+    } else {
+        let lost = Some("no h1".to_owned());
+        run.add(1050, What::Ended { w, op, lost, told: None, perhaps: Some(1060 * MS) });
+    }
+    counted(&mut run);
+    run.judge()
+}
+
+#[test]
+fn a_grant_to_a_library_that_never_said_yes_is_a_risk_while_another_holds() {
+    for (first, died) in [(0, false), (0, true), (1, false), (1, true)] {
+        let risk = granted_beside_a_holder(first, died);
+        let risks: Vec<_> = risk.findings.iter().filter(|finding| finding.ruling > Ruling::Inconclusive).collect();
+        assert_eq!((risk.ruling, risks.len(), risks[0].name), (Ruling::RiskSeen, 1, "PerhapsOverlap"), "{risk:#?}");
+        let words = format!("at 1.050000 s worker 5 got \"a\" while worker {first} held it");
+        assert!(risks[0].what.contains(&words), "{risks:?}");
+    }
 }
 
 /// The fenced counter has what Oarlock wrote.
