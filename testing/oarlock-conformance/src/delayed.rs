@@ -79,6 +79,17 @@ impl DynDriver for DelayedDriver {
         Box::pin(async move { answer.await? })
     }
 
+    fn release_and_attempt(
+        self: Arc<Self>,
+        resource: ResourceName,
+        id: ClaimId,
+        end: End,
+        next: Arc<Claim>,
+    ) -> BoxFuture<(Result<Release>, Result<Attempt>)> {
+        let answer = self.send(self.inner.clone().release_and_attempt(resource, id, end, next), 1);
+        Box::pin(async move { answer.await.unwrap_or_else(|error| (Err(error.clone()), Err(error))) })
+    }
+
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {
         let answer = self.send(self.inner.clone().watch(interest), 1);
         Box::pin(async move { answer.await? })

@@ -72,7 +72,8 @@ impl Faulty {
         let _ = self.faults.subscribe().wait_for(allows).await;
     }
 
-    async fn call<T>(self: Arc<Self>, verb: Option<Verb>, request: BoxFuture<T>) -> Result<T> {
+    /// Sends a request; its answer may be lost as that of one of these verbs.
+    async fn call<T>(self: Arc<Self>, verbs: &[Verb], request: BoxFuture<T>) -> Result<T> {
         let mut faults = self.faults.subscribe();
         if faults.borrow().cut {
             // The sender lives in `self`, so this ends only by healing.
@@ -82,7 +83,7 @@ impl Faulty {
         let answer = request.await;
         let mut lost = false;
         self.faults.send_if_modified(|faults| {
-            lost = verb.is_some() && faults.drop_reply == verb;
+            lost = faults.drop_reply.is_some_and(|verb| verbs.contains(&verb));
             if lost {
                 faults.drop_reply = None;
             }
@@ -106,7 +107,7 @@ impl DynDriver for Faulty {
         let request = self.inner.clone().attempt(claim);
         Box::pin(async move {
             self.until_answered(|faults| !faults.attempts_muted).await;
-            self.call(Some(Verb::Attempt), request).await?
+            self.call(&[Verb::Attempt], request).await?
         })
     }
 
@@ -114,13 +115,29 @@ impl DynDriver for Faulty {
         let count = batch.len();
         let request = self.inner.clone().renew(batch);
         Box::pin(
-            async move { self.call(Some(Verb::Renew), request).await.unwrap_or_else(|error| vec![Err(error); count]) },
+            async move { self.call(&[Verb::Renew], request).await.unwrap_or_else(|error| vec![Err(error); count]) },
         )
     }
 
     fn release(self: Arc<Self>, resource: ResourceName, id: ClaimId, end: End) -> BoxFuture<Result<Release>> {
         let request = self.inner.clone().release(resource, id, end);
-        Box::pin(async move { self.call(Some(Verb::Release), request).await? })
+        Box::pin(async move { self.call(&[Verb::Release], request).await? })
+    }
+
+    fn release_and_attempt(
+        self: Arc<Self>,
+        resource: ResourceName,
+        id: ClaimId,
+        end: End,
+        next: Arc<Claim>,
+    ) -> BoxFuture<(Result<Release>, Result<Attempt>)> {
+        if self.faults.borrow().attempts_muted {
+            let (release, attempt) = (self.clone().release(resource, id, end), self.attempt(next));
+            return Box::pin(async move { (release.await, attempt.await) });
+        }
+        let request = self.inner.clone().release_and_attempt(resource, id, end, next);
+        let verbs = [Verb::Release, Verb::Attempt];
+        Box::pin(async move { self.call(&verbs, request).await.unwrap_or_else(|lost| (Err(lost.clone()), Err(lost))) })
     }
 
     fn watch(self: Arc<Self>, interest: Interest) -> BoxFuture<Result<Watch>> {
@@ -128,7 +145,7 @@ impl DynDriver for Faulty {
         let request = self.inner.clone().watch(interest);
         Box::pin(async move {
             self.until_answered(|faults| !(faults.reads_muted || is_mailbox && faults.mailbox_held)).await;
-            self.call(None, request).await?
+            self.call(&[], request).await?
         })
     }
 
@@ -136,7 +153,7 @@ impl DynDriver for Faulty {
         let request = self.inner.clone().inspect(query);
         Box::pin(async move {
             self.until_answered(|faults| !faults.reads_muted).await;
-            self.call(None, request).await?
+            self.call(&[], request).await?
         })
     }
 

@@ -1,6 +1,8 @@
 //! A request that took effect, and an answer that never came.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use oarlock_core::event::Step;
 use oarlock_core::memory::Verb;
@@ -15,6 +17,7 @@ cases!("lost_reply":
     of_a_queued_attempt [DropReply],
     of_a_renewal [DropReply],
     of_a_release [DropReply],
+    of_releases_that_carry_the_next_claim [DropReply],
 );
 
 async fn of_a_granted_attempt(context: Arc<TestContext>) -> Outcome {
@@ -79,5 +82,45 @@ async fn of_a_release(context: Arc<TestContext>) -> Outcome {
     tokio::time::sleep(context.ttl() / 2).await;
     ensure!(guard.is_held(), "a repeated release freed the next holder: {:?}", guard.loss());
     guard.release().await?;
+    context.left_clean(&rival, &name).await
+}
+
+/// Two tasks of one process hold the lock for so short a time that, where the store can do that, a release carries the
+/// claim of the other task.
+async fn of_releases_that_carry_the_next_claim(context: Arc<TestContext>) -> Outcome {
+    const ROUNDS: usize = 12;
+    let (peer, rival, name) = (context.peer().await?, context.peer().await?, context.name()?);
+    let last = Arc::new(AtomicU64::new(0));
+    let holders = Arc::new(AtomicU64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let (lock, last, holders) = (peer.mutex(name.as_str()), last.clone(), holders.clone());
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = lock.lock().await?;
+                let others = holders.fetch_add(1, Ordering::SeqCst);
+                ensure_eq!(others, 0, "holders beside this one");
+                let (before, fence) = (last.load(Ordering::SeqCst), guard.fence().get());
+                ensure!(fence > before, "fence {fence} after {before}");
+                last.store(fence, Ordering::SeqCst);
+                holders.fetch_sub(1, Ordering::SeqCst);
+                // It may say that it does not know.
+                let _ = guard.release().await;
+            }
+            Ok::<_, crate::failure::Failure>(())
+        });
+    }
+    let all = async {
+        loop {
+            tokio::select! {
+                done = tasks.join_next() => match done {
+                    Some(done) => done??,
+                    None => return Ok::<_, crate::failure::Failure>(()),
+                },
+                () = tokio::time::sleep(Duration::from_millis(7)) => peer.connection.drop_reply(Verb::Release).await?,
+            }
+        }
+    };
+    within(context.pace.soon * 4, "two tasks whose answers are lost", all).await??;
     context.left_clean(&rival, &name).await
 }
