@@ -67,6 +67,8 @@ pub(crate) struct Watching {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
+    /// A transaction within it found its conditions met.
+    pub(crate) within: bool,
     pub(crate) revision: i64,
     pub(crate) majority: Majority,
     /// One for each key or range that was read.
@@ -173,7 +175,8 @@ impl Connection {
         let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", transaction(when, then, otherwise)).await?;
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
         let majority = Majority { after, term };
-        Ok(Outcome { succeeded: answer.succeeded, revision, majority, reads: answer.reads() })
+        let (succeeded, within) = (answer.succeeded, answer.has_succeeded_within());
+        Ok(Outcome { succeeded, within, revision, majority, reads: answer.reads() })
     }
 
     /// One atomic step with a shortcut: `then` if `short` holds, else the whole transaction. The shortcut costs the server
@@ -183,8 +186,9 @@ impl Connection {
         let shortcut = transaction(vec![short], then, vec![Op::Txn(whole)]);
         let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", shortcut).await?;
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
-        let (majority, succeeded) = (Majority { after, term }, answer.succeeded || answer.has_succeeded_within());
-        Ok(Outcome { succeeded, revision, majority, reads: answer.reads() })
+        let (majority, within) = (Majority { after, term }, answer.has_succeeded_within());
+        let succeeded = answer.succeeded || within;
+        Ok(Outcome { succeeded, within, revision, majority, reads: answer.reads() })
     }
 
     /// Reads a range at one revision, and says at which.
