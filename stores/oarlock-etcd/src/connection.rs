@@ -290,8 +290,8 @@ impl Connection {
     /// Opens a watch for a turn, and waits for its confirmation.
     ///
     /// The server reads its revision first, and then opens the watch from there on. If another transaction ends between
-    /// the two, the watch is one of the past: it reports only after up to 100 ms. So a second watch follows. If both are
-    /// confirmed with the same revision, no transaction came between the two steps of the first.
+    /// the two, the watch is one of the past: it reports only after up to 100 ms. So a second watch follows. If both
+    /// are confirmed with the same revision, no transaction came between the two steps of the first.
     pub(crate) async fn watch_turn(&self, create: WatchCreate) -> Result<(TurnWatch, WatchResponse)> {
         let pass = self.pass().await?;
         // A member that does not confirm it has fallen silent.

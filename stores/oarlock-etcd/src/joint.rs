@@ -90,8 +90,8 @@ impl Etcd {
         let _ = self.end_if_closed(lease).await;
     }
 
-    /// The transaction. The next claim is granted at once if no other one is in the queue, else it waits there, if it has
-    /// a lease for that.
+    /// The transaction. The next claim is granted at once if no other one is in the queue, else it waits there, if it
+    /// has a lease for that.
     async fn carry(&self, keys: &Keys, held: &Entry, next: &Claim, carrying: &Carrying) -> Result<Outcome> {
         let Carrying { full, waiting } = carrying;
         let (own, others) = (keys.claim(held.named_after), keys.queue());
