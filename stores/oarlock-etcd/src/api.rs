@@ -305,9 +305,9 @@ pub(crate) struct Event {
 }
 
 impl TxnResponse {
-    /// Whether the transaction that it begins with found its conditions met.
+    /// Whether a transaction right within it found its conditions met.
     pub(crate) fn has_succeeded_within(&self) -> bool {
-        matches!(self.responses.first(), Some(ResponseOp { done: Some(Done::Txn(within)) }) if within.succeeded)
+        self.responses.iter().any(|response| matches!(&response.done, Some(Done::Txn(within)) if within.succeeded))
     }
 
     /// What was read, by the transactions within it too.

@@ -14,7 +14,7 @@ use crate::config::Layout;
 use crate::connection::transaction;
 use crate::error::{SCHEME, ended, missing};
 use crate::keys::Keys;
-use crate::lease::{Entry, Leased, Majority, seconds};
+use crate::lease::{Entry, Leased, Majority, OpenAttempt, seconds};
 use crate::operations::put;
 use crate::peek::{self, read};
 use crate::queue::{Listing, Record, StoredClaim, check_fence, read_memo};
@@ -28,7 +28,13 @@ impl Etcd {
             return Err(Error::new(ErrorKind::Unsupported, message).on(SCHEME).about(&claim.resource));
         }
         let (attempt, entry) = self.leases.begin_attempt(claim);
-        let answer = self.attempt_with(claim, entry).await.map_err(|error| match error.kind() {
+        let answer = self.attempt_with(claim, entry).await;
+        self.conclude(claim, attempt, answer)
+    }
+
+    /// Notes whether an attempt has its answer, and what its error says of the claim.
+    pub(crate) fn conclude(&self, claim: &Claim, attempt: OpenAttempt<'_>, answer: Result<Attempt>) -> Result<Attempt> {
+        let answer = answer.map_err(|error| match error.kind() {
             // Its hold is unchanged.
             ErrorKind::Upgrade => error,
             // It has a key, and may hold by it.
@@ -44,7 +50,7 @@ impl Etcd {
     }
 
     /// Attempts with the leases that the claim has, or with new ones.
-    async fn attempt_with(&self, claim: &Claim, mut entry: Entry) -> Result<Attempt> {
+    pub(crate) async fn attempt_with(&self, claim: &Claim, mut entry: Entry) -> Result<Attempt> {
         let keys = self.keys(&claim.resource);
         // Repeated in two cases only. The claim has to wait and had no lease for that: it has one in the next round.
         // Or a lease of the claim has expired: its keys went with it, so the next round is its first attempt and not a
@@ -104,7 +110,7 @@ impl Etcd {
         }
     }
 
-    fn note_grant(&self, id: ClaimId, full: Leased, revision: i64) {
+    pub(crate) fn note_grant(&self, id: ClaimId, full: Leased, revision: i64) {
         self.leases.granted(id, |entry| {
             entry.changed = revision;
             if entry.created == 0 {
@@ -337,7 +343,7 @@ impl Etcd {
 
     /// If the client was closed while this lease was created, ends it: it would be left behind. Checked after it was
     /// noted, so that a later close finds it.
-    async fn end_if_closed(&self, lease: Leased) -> Result<()> {
+    pub(crate) async fn end_if_closed(&self, lease: Leased) -> Result<()> {
         let open = self.connection.check_open();
         if open.is_err() {
             self.end_leases(vec![lease.id]).await;
@@ -443,13 +449,13 @@ enum Step {
 }
 
 /// Whether the claim may be added at the end of the queue without reading the others.
-fn comes_last(claim: &Claim, entry: &Entry) -> bool {
+pub(crate) fn comes_last(claim: &Claim, entry: &Entry) -> bool {
     let waits = claim.wait && claim.weight == Weight::All && claim.capacity == Capacity::Any;
     // A claim that outlives its process may be there already, on a lease of another client.
     waits && claim.lifetime == Lifetime::Process && entry.created == 0
 }
 
-fn grant(fence: u64, lease: Lease, memo: Option<Memo>) -> Result<Attempt> {
+pub(crate) fn grant(fence: u64, lease: Lease, memo: Option<Memo>) -> Result<Attempt> {
     let mut grant = Grant::new(check_fence(fence)?, lease);
     grant.memo = memo;
     Ok(Attempt::Granted(grant))

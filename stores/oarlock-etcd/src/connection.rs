@@ -36,6 +36,9 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// The most keys in one request.
 const PAGE: i64 = 2000;
 
+/// So many watches for a turn are opened at most, until one is not of the past.
+const WATCHES_IN_TIME: usize = 3;
+
 /// The longest election timeout of any server, in seconds.
 const LONGEST_ELECTION: i64 = 60;
 
@@ -64,6 +67,8 @@ pub(crate) struct Watching {
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
+    /// A transaction within it found its conditions met.
+    pub(crate) within: bool,
     pub(crate) revision: i64,
     pub(crate) majority: Majority,
     /// One for each key or range that was read.
@@ -170,7 +175,8 @@ impl Connection {
         let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", transaction(when, then, otherwise)).await?;
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
         let majority = Majority { after, term };
-        Ok(Outcome { succeeded: answer.succeeded, revision, majority, reads: answer.reads() })
+        let (succeeded, within) = (answer.succeeded, answer.has_succeeded_within());
+        Ok(Outcome { succeeded, within, revision, majority, reads: answer.reads() })
     }
 
     /// One atomic step with a shortcut: `then` if `short` holds, else the whole transaction. The shortcut costs the server
@@ -180,8 +186,9 @@ impl Connection {
         let shortcut = transaction(vec![short], then, vec![Op::Txn(whole)]);
         let answer: TxnResponse = self.unary("/etcdserverpb.KV/Txn", shortcut).await?;
         let Header { revision, term } = answer.header.ok_or_else(|| missing("a revision"))?;
-        let (majority, succeeded) = (Majority { after, term }, answer.succeeded || answer.has_succeeded_within());
-        Ok(Outcome { succeeded, revision, majority, reads: answer.reads() })
+        let (majority, within) = (Majority { after, term }, answer.has_succeeded_within());
+        let succeeded = answer.succeeded || within;
+        Ok(Outcome { succeeded, within, revision, majority, reads: answer.reads() })
     }
 
     /// Reads a range at one revision, and says at which.
@@ -281,14 +288,38 @@ impl Connection {
     }
 
     /// Opens a watch for a turn, and waits for its confirmation.
+    ///
+    /// The server reads its revision first, and then opens the watch from there on. If another transaction ends between
+    /// the two, the watch is one of the past: it reports only after up to 100 ms. So a second watch follows. If both
+    /// are confirmed with the same revision, no transaction came between the two steps of the first.
     pub(crate) async fn watch_turn(&self, create: WatchCreate) -> Result<(TurnWatch, WatchResponse)> {
         let pass = self.pass().await?;
         // A member that does not confirm it has fallen silent.
         let to = self.members.begin();
-        let mut watch = self.turn_stream(pass).watch(create)?;
-        let confirmed = watch.confirmed().await?;
+        let stream = self.turn_stream(pass);
+        let mut watch = stream.watch(create.clone())?;
+        let mut next = stream.watch(create.clone())?;
+        let mut confirmed = watch.confirmed().await?;
         to.answered();
+        for _ in 0..WATCHES_IN_TIME {
+            let later = next.confirmed().await?;
+            let revision = |answer: &WatchResponse| answer.header.as_ref().map(|header| header.revision);
+            if confirmed.canceled || later.canceled || revision(&confirmed) == revision(&later) {
+                break;
+            }
+            (watch, confirmed) = (next, later);
+            next = stream.watch(create.clone())?;
+        }
         Ok((watch, confirmed))
+    }
+
+    /// A watch of this key that was kept after an earlier wait, and the revision of the last change that it has
+    /// reported.
+    pub(crate) async fn resume_turn(&self, key: &[u8]) -> Result<Option<(TurnWatch, i64)>> {
+        let pass = self.pass().await?;
+        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = turns.as_ref().filter(|stream| stream.pass == pass && !stream.has_ended());
+        Ok(stream.and_then(|stream| stream.resume(key)))
     }
 
     /// The stream for turns: another one if it has ended, or was opened with another token.

@@ -252,6 +252,11 @@ impl Leases {
         connection.grant(seconds).await
     }
 
+    /// An idle lease of this length that was kept alive just now.
+    pub(crate) fn fresh(&self, seconds: u64) -> Option<Leased> {
+        self.lock().idle.get_mut(&seconds)?.pop_if(|lease| lease.is_fresh())
+    }
+
     /// A lease for waiting that costs no request: the one for holding if it is as short, else an idle one with most of
     /// its life before it. Waiters are kept alive from now on.
     pub(crate) fn spare(&self, id: ClaimId, seconds: u64, full: Leased) -> Option<Leased> {

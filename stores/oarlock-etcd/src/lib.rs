@@ -11,6 +11,7 @@ mod error;
 mod fuzz;
 mod guarantees;
 mod inspect;
+mod joint;
 mod keys;
 mod landmarks;
 mod lease;
@@ -110,7 +111,9 @@ impl Driver for Etcd {
     fn info(&self) -> Info {
         let mut capabilities = guarantees::capabilities(self.space.layout);
         capabilities.listing |= self.space.shared().is_some();
-        Info::new(SCHEME, self.address.clone(), capabilities)
+        let mut info = Info::new(SCHEME, self.address.clone(), capabilities);
+        info.joint = self.is_joint();
+        info
     }
 
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
@@ -125,6 +128,19 @@ impl Driver for Etcd {
 
     async fn release(&self, resource: &ResourceName, id: ClaimId, end: &End) -> Result<Release> {
         self.release_claim(resource, id, end).await.map_err(|error| error.during("release").about(resource))
+    }
+
+    async fn release_and_attempt(
+        &self,
+        resource: &ResourceName,
+        id: ClaimId,
+        end: &End,
+        next: &Claim,
+    ) -> (Result<Release>, Result<Attempt>) {
+        let (release, attempt) = self.end_and_attempt(resource, id, end, next).await;
+        let attempt = attempt.map_err(|error| error.on(SCHEME).during("attempt").about(&next.resource));
+        let release = release.map_err(|error| error.during("release").about(resource));
+        (release, attempt.map(|attempt| attempt.ending_with(next, &self.end)))
     }
 
     async fn watch(&self, interest: &Interest) -> Result<Watch> {

@@ -102,6 +102,13 @@ async fn arm_turn(
     since: Since,
     before: Option<Predecessor>,
 ) -> Result<Watch> {
+    // One that was kept begins long before: only later changes count.
+    if let (Some(_), Since::Revision(seen)) = (&before, since)
+        && let Some((watch, latest)) = connection.resume_turn(&range.key).await?
+    {
+        let ready = if latest > seen { VecDeque::from([Hint::ANY]) } else { VecDeque::new() };
+        return Ok(Watch::new(Hints { answers: Answers::Shared(watch), about, before, after: seen, ready }));
+    }
     let mut create = WatchCreate::of(range);
     create.prev_kv = before.is_some();
     if matches!(about, About::Ends) {
@@ -114,7 +121,10 @@ async fn arm_turn(
         confirmed = check(&armed.1);
     }
     confirmed?;
-    let (watch, confirmation) = armed;
+    let (mut watch, confirmation) = armed;
+    if before.is_some() {
+        watch.keep_for(range.key.clone());
+    }
     let revision = confirmation.header.map_or(i64::MAX, |header| header.revision);
     let changed = match since {
         // Nothing has happened since.
@@ -129,7 +139,7 @@ async fn arm_turn(
         // A revision before the one that was seen is another past: a member that lags, or a store that was restored.
         Since::Revision(_) | Since::Unknown => true,
     };
-    let mut hints = Hints { answers: Answers::Shared(watch), about, before, ready: VecDeque::new() };
+    let mut hints = Hints { answers: Answers::Shared(watch), about, before, after: 0, ready: VecDeque::new() };
     hints.take(confirmation);
     if changed {
         hints.ready.push_back(Hint::ANY);
@@ -176,7 +186,7 @@ async fn open(connection: &Connection, watches: Vec<WatchRequest>, about: About)
         ready.push(answer);
     }
     let answers = Answers::Own(Box::new(OwnStream { answers, left: Some(left), _open: open }));
-    let mut hints = Hints { answers, about, before: None, ready: VecDeque::new() };
+    let mut hints = Hints { answers, about, before: None, after: 0, ready: VecDeque::new() };
     ready.into_iter().for_each(|answer| hints.take(answer));
     Ok((Ok(hints), pass))
 }
@@ -219,13 +229,15 @@ struct Hints {
     about: About,
     /// The claim whose end it reports.
     before: Option<Predecessor>,
+    /// Changes up to this revision are no news.
+    after: i64,
     ready: VecDeque<Hint>,
 }
 
 impl Hints {
     fn take(&mut self, answer: WatchResponse) {
         for event in answer.events {
-            let Some(kv) = event.kv else { continue };
+            let Some(kv) = event.kv.filter(|kv| kv.mod_revision > self.after) else { continue };
             if let (Some(before), Some(last), DELETED) = (&self.before, &event.prev_kv, event.what) {
                 before.ended(last);
             }
@@ -279,7 +291,7 @@ impl Stream for OpenRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Header;
+    use crate::api::{Event, Header};
 
     #[test]
     fn a_peek_that_is_older_than_what_was_seen_is_news() {
@@ -293,6 +305,22 @@ mod tests {
         assert!(!is_news(&found(9, 8), About::Ends, 7), "still there");
         assert!(is_news(&found(6, 5), About::All, 7), "of a store that fell back");
         assert!(is_news(&RangeResponse { kvs: Vec::new(), ..found(9, 5) }, About::Ends, 7), "gone");
+    }
+
+    /// It may report the end of an earlier claim with the same key as soon as it has a wait again.
+    #[tokio::test]
+    async fn a_watch_that_was_kept_does_not_report_what_was_seen() {
+        let Some(server) = oarlock_testbed::Etcd::start_or_skip().unwrap() else { return };
+        let connection = Connection::open(&crate::Config::new([server.addr().to_string()])).await.unwrap();
+        let (watch, _) = connection.watch_turn(WatchCreate::of(&Range::key("k"))).await.unwrap();
+        let (answers, about) = (Answers::Shared(watch), About::Ends);
+        let mut hints = Hints { answers, about, before: None, after: 7, ready: VecDeque::new() };
+        for (revision, ready) in [(6, 0), (7, 0), (8, 1)] {
+            let kv = Some(KeyValue { mod_revision: revision, ..KeyValue::default() });
+            let ended = Event { what: DELETED, kv, prev_kv: None };
+            hints.take(WatchResponse { events: vec![ended], ..WatchResponse::default() });
+            assert_eq!(hints.ready.len(), ready, "{revision}");
+        }
     }
 
     #[test]

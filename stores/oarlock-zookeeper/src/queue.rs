@@ -265,31 +265,15 @@ impl Mark {
     }
 }
 
-/// The value of each hexadecimal digit; 16 for every other byte.
-static DIGITS: [u8; 256] = {
-    let (mut values, mut value) = ([16; 256], 0);
-    while value < 16 {
-        values[b"0123456789abcdef"[value as usize] as usize] = value;
-        values[b"0123456789ABCDEF"[value as usize] as usize] = value;
-        value += 1;
-    }
-    values
-};
-
-/// The same as the parser of [`ClaimId`], and much faster in a long list: two numbers of 64 bits instead of one of 128,
-/// and all digits are checked at once.
+/// The same as the parser of [`ClaimId`], and much faster in a long list: two numbers of 64 bits instead of one of 128.
 fn parse_id(text: &str) -> Option<ClaimId> {
     let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
-    let (mut halves, mut seen) = ([0_u64; 2], 0);
-    for (half, digits) in halves.iter_mut().zip(digits.as_chunks::<16>().0) {
-        for digit in digits {
-            let value = DIGITS[usize::from(*digit)];
-            seen |= value;
-            *half = *half << 4 | u64::from(value);
-        }
-    }
-    let [high, low] = halves.map(u128::from);
-    (seen < 16).then(|| ClaimId::from_bits(high << 64 | low))
+    let number = |half: &[u8]| {
+        let mut digits = half.iter().map(|digit| char::from(*digit).to_digit(16));
+        digits.try_fold(0_u64, |number, digit| Some(number << 4 | u64::from(digit?)))
+    };
+    let (high, low) = digits.split_at(16);
+    Some(ClaimId::from_bits(u128::from(number(high)?) << 64 | u128::from(number(low)?)))
 }
 
 fn write_weight(weight: Weight) -> String {

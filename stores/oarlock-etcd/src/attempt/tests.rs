@@ -9,9 +9,12 @@ use oarlock_core::state::{Ending, Query, Waiters};
 use oarlock_core::{Applied, ErrorKind, Limit, ResourceName};
 
 use super::*;
+use crate::api::WatchCreate;
 use crate::config::Config;
 use crate::operations::delete;
 use crate::queue::{FenceOffset, memo_bytes};
+
+const SOON: Duration = Duration::from_secs(10);
 
 struct TestContext {
     server: oarlock_testbed::Etcd,
@@ -508,6 +511,43 @@ async fn a_predecessor_that_gave_up_is_not_the_last_holder() {
             assert!(before().has_held(), "the server would read the whole queue");
             assert!(attempt(&context.one, &mine).await);
         }
+    }
+}
+
+/// Keys are used again: the watch for the end of one claim serves the next wait behind the same key.
+#[tokio::test]
+async fn a_wait_behind_the_same_key_misses_no_end() {
+    let Some(context) = context().await else { return };
+    let mut key = None;
+    for round in 1..=3 {
+        let (first, mine) = (plain(round * 2), plain(round * 2 + 1));
+        assert!(attempt(&context.two, &first).await);
+        let Attempt::Pending(pending) = context.one.attempt(&mine).await.unwrap() else { panic!("it is second") };
+        let before = context.one.leases.get(mine.id).unwrap().predecessor.unwrap().key;
+        assert_eq!(*key.get_or_insert_with(|| before.clone()), before, "another key: nothing is tested");
+        let ends_early = round == 3;
+        if ends_early {
+            // What is reported for another key is reported later.
+            let other = Range::key("other");
+            let mut other_watch = context.one.connection.watch_turn(WatchCreate::of(&other)).await.unwrap().0;
+            assert_eq!(release(&context.two, &first).await, Released::Released);
+            context.two.connection.txn(Vec::new(), vec![put(&other, Vec::new(), 0)], Vec::new()).await.unwrap();
+            tokio::time::timeout(SOON, std::future::poll_fn(|cx| other_watch.poll_next(cx))).await.unwrap().unwrap();
+        }
+        let interest = Interest::Turn(Arc::new(mine.clone()), pending.cursor);
+        let streams = context.server.metric("etcd_debugging_mvcc_watcher_total").unwrap();
+        let mut watch = context.one.watch(&interest).await.unwrap();
+        if round > 1 {
+            assert!(context.server.metric("etcd_debugging_mvcc_watcher_total").unwrap() <= streams, "another watch");
+        }
+        if !ends_early {
+            assert_eq!(release(&context.two, &first).await, Released::Released);
+        }
+        let hint = tokio::time::timeout(SOON, watch.changed()).await.expect("the end was missed");
+        assert!(hint.is_some());
+        assert!(attempt(&context.one, &mine).await, "round {round}: woken too early");
+        drop(watch);
+        assert_eq!(release(&context.one, &mine).await, Released::Released);
     }
 }
 
