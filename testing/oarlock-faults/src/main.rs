@@ -70,6 +70,8 @@ fn main() -> ExitCode {
 
 /// Runs what is not done yet, several deployments at a time, and writes the table.
 fn all(options: &Options) -> anyhow::Result<()> {
+    // Before any server is started.
+    run::program()?;
     let runs = Mutex::new(if options.is_dry() { Runs::in_memory() } else { Runs::open()? });
     let wanted: VecDeque<&'static Topology> =
         deployments::ALL.iter().filter(|topology| options.selects(topology)).collect();

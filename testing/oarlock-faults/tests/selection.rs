@@ -6,6 +6,7 @@ mod selection {
     use std::collections::BTreeSet;
     use std::fs;
     use std::io::Write as _;
+    use std::os::unix::process::ExitStatusExt as _;
     use std::process::{Command, Output, Stdio};
     use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ mod selection {
             let done = faults(&["--only", store, "--fault", fault]);
             let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
             if err.contains("is not installed") && !is_required() {
-                println!("skipped: {err}");
+                skip(&err);
                 continue;
             }
             assert!(done.status.success(), "{store} / {fault}: {out}{err}");
@@ -109,7 +110,8 @@ mod selection {
         let made = namespaces(root);
         assert!(made.len() >= 2, "{made:?}");
         run.kill().expect("killed");
-        run.wait().expect("its end");
+        let status = run.wait().expect("its end");
+        assert_eq!(status.signal(), Some(9), "it ended by itself, in good order");
         let late = Instant::now() + Duration::from_secs(10);
         let stay = || {
             let is_in = |pid: &u32| namespace(*pid).is_some_and(|found| made.contains(&found));
@@ -157,15 +159,15 @@ mod selection {
                 let done = run.wait_with_output().expect("what it said");
                 let err = String::from_utf8_lossy(&done.stderr);
                 assert!(err.contains("permi") || err.contains("superuser"), "{err}");
-                println!("skipped: {err}");
-                return;
+                return skip(&err);
             }
             assert!(Instant::now() < late, "no disk was mounted");
             std::thread::sleep(Duration::from_millis(5));
         };
         let ended = Command::new("kill").args(["-TERM", &run.id().to_string()]).status().expect("kill");
         assert!(ended.success());
-        run.wait().expect("its end");
+        let status = run.wait().expect("its end");
+        assert_eq!(status.signal(), Some(15), "it ended by itself, in good order");
         assert!(!small_disks("/proc/self/mounts").contains(&disk), "{disk} stays mounted");
     }
 
