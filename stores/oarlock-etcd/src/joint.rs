@@ -1,6 +1,8 @@
 //! A release that carries the next claim of its client: one transaction ends the one and adds the other.
 
-use oarlock_core::driver::{Attempt, End, Release, Released};
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, End, Pending, Release, Released};
 use oarlock_core::{Applied, Claim, ClaimId, ResourceName, Result, Retry};
 
 use crate::Etcd;
@@ -50,11 +52,18 @@ impl Etcd {
                 return (release, self.attempt_claim(next).await);
             };
             let keys = self.keys(resource);
-            match self.request(&keys, &held, next, &ready).await {
+            // The claim that ends had to wait, and the next one has no lease for that: from now on there are two. It is
+            // requested beside the transaction, so that the release does not wait for it alone.
+            let spare = async {
+                if ready.waiting.is_none() && held.waiting.is_some() {
+                    let _ = self.waiting_lease(next, ready.full).await;
+                }
+            };
+            let (answer, ()) = tokio::join!(self.request(&keys, &held, next, &ready), spare);
+            match answer {
                 Ok(found) if found.succeeded => {
-                    let answer = self.read_answer(next, ready, found).await;
+                    let answer = self.read_answer(&keys, next, &ready, found);
                     let answer = self.conclude(next, attempt, answer);
-                    // Only now: if the next claim needed a lease, it is another one, and there are two from now on.
                     self.end_leases(self.leases.forget(id, true)).await;
                     return (Ok(Release::new(Released::Released, None)), answer);
                 }
@@ -124,8 +133,9 @@ impl Etcd {
         self.connection.txn(when, then, Vec::new()).await
     }
 
-    /// The answer for the claim that was carried.
-    async fn read_answer(&self, next: &Claim, ready: ReadyLeases, found: Outcome) -> Result<Attempt> {
+    /// The answer for the claim that was carried. It needs no further request: the caller of the release does not wait
+    /// for the next claim.
+    fn read_answer(&self, keys: &Keys, next: &Claim, ready: &ReadyLeases, found: Outcome) -> Result<Attempt> {
         let (full, revision) = (ready.full, found.revision);
         if found.within {
             self.landmarks.forget(&next.resource);
@@ -135,20 +145,24 @@ impl Etcd {
             let memo = found.reads.into_iter().find_map(|range| range.kvs.into_iter().next());
             return grant(revision.unsigned_abs(), lease, memo.map(|kv| read_memo(&kv.value)).transpose()?);
         }
-        let pending = match ready.waiting {
-            Some(lease) => {
-                // Noted before the queue is read: a lease with a key on it is not free.
-                self.leases.edit(next.id, |entry| {
-                    (entry.created, entry.changed, entry.named_after) = (revision, revision, lease.id);
-                });
-                self.arrived(next, found)?
+        if let Some(lease) = ready.waiting {
+            // Noted before the queue is read: a lease with a key on it is not free.
+            self.leases.edit(next.id, |entry| {
+                (entry.created, entry.changed, entry.named_after) = (revision, revision, lease.id);
+            });
+            if let Some(pending) = self.arrived(next, found)? {
+                return Ok(Attempt::Pending(pending));
             }
-            None => None,
-        };
-        match pending {
-            Some(pending) => Ok(Attempt::Pending(pending)),
-            None => self.attempt_with(next, self.leases.get(next.id).unwrap_or_default()).await,
         }
+        Ok(Attempt::Pending(self.attempt_again(keys, next, revision)))
+    }
+
+    /// For a claim that has no lease to wait on, or has to read the queue: its client attempts again at once.
+    fn attempt_again(&self, keys: &Keys, next: &Claim, revision: i64) -> Pending {
+        let before = self.leases.get(next.id).and_then(|entry| entry.predecessor);
+        let mut pending = self.wait_for(next, before.map_or_else(|| keys.queue(), |before| before.key), revision, -1);
+        (pending.watched, pending.recheck_after) = (false, Some(Duration::ZERO));
+        pending
     }
 }
 

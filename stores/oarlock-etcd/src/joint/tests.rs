@@ -47,15 +47,28 @@ async fn release(store: &Etcd, bits: u128) -> Released {
     store.release(&claim(bits).resource, claim(bits).id, &DONE).await.unwrap().outcome
 }
 
-/// Both answers: of the release, and the fence of the next claim, or how many are before it.
+/// Both answers: of the release, and the fence of the next claim, or how many are before it. Like the engine, it
+/// attempts once more if the claim is to.
 async fn carry(store: &Etcd, bits: u128, next: u128) -> (Released, Result<Fence, u32>) {
-    let next = claim(next);
-    let (released, attempt) = store.release_and_attempt(&next.resource, claim(bits).id, &DONE, &next).await;
-    let answer = match attempt.unwrap() {
+    let (released, mut attempt) = carry_once(store, bits, next).await;
+    if is_to_attempt_again(&attempt) {
+        attempt = store.attempt(&claim(next)).await.unwrap();
+    }
+    let answer = match attempt {
         Attempt::Granted(grant) => Ok(grant.fence),
         Attempt::Pending(pending) => Err(pending.ahead.unwrap()),
     };
-    (released.unwrap().outcome, answer)
+    (released, answer)
+}
+
+async fn carry_once(store: &Etcd, bits: u128, next: u128) -> (Released, Attempt) {
+    let next = claim(next);
+    let (released, attempt) = store.release_and_attempt(&next.resource, claim(bits).id, &DONE, &next).await;
+    (released.unwrap().outcome, attempt.unwrap())
+}
+
+fn is_to_attempt_again(answer: &Attempt) -> bool {
+    matches!(answer, Attempt::Pending(pending) if pending.recheck_after == Some(Duration::ZERO) && !pending.watched)
 }
 
 async fn shown(store: &Etcd) -> Vec<u128> {
@@ -158,6 +171,39 @@ async fn ready(store: &Etcd, ttl: Duration) -> i64 {
     store.leases.put(lease);
     store.leases.freshen();
     lease.id
+}
+
+/// What only the next claim needs (a lease to wait on, a listing of the queue) delays no release, and nothing is left
+/// behind if that claim is withdrawn instead.
+#[tokio::test]
+async fn a_release_does_not_wait_for_the_requests_of_the_next_claim() {
+    for (has_lease, withdraws) in [(false, false), (false, true), (true, false), (true, true)] {
+        let Some(context) = context().await else { return };
+        let (one, two) = (&context.one, &context.two);
+        granted(one, 1).await;
+        // It does not take its turn for now.
+        waits(two, 9).await;
+        ready(one, claim(2).ttl).await;
+        if has_lease {
+            ready(one, claim(2).waiter_ttl()).await;
+        }
+        let before = context.requests();
+        let (released, answer) = carry_once(one, 1, 2).await;
+        assert_eq!((released, context.requests() - before), (Released::Released, 1.0), "{has_lease}");
+        assert!(is_to_attempt_again(&answer), "{answer:?}");
+        assert_eq!(shown(one).await.contains(&2), has_lease);
+        if withdraws {
+            one.release(&claim(2).resource, claim(2).id, &End::Withdrawn).await.unwrap();
+            assert_eq!(shown(one).await, [9]);
+            assert!(one.leases.get(claim(2).id).is_none());
+        } else {
+            waits(one, 2).await;
+            assert_eq!(shown(one).await, [9, 2]);
+            granted(two, 9).await;
+            assert_eq!(release(two, 9).await, Released::Released);
+            granted(one, 2).await;
+        }
+    }
 }
 
 /// A release that leaves a memo, or a name whose fences were raised, takes the long way.
