@@ -327,7 +327,7 @@ impl Etcd {
     }
 
     /// The lease of a waiter. It is short, so that a dead waiter blocks the queue for less time than a holder may.
-    async fn waiting_lease(&self, claim: &Claim, full: Leased) -> Result<Leased> {
+    pub(crate) async fn waiting_lease(&self, claim: &Claim, full: Leased) -> Result<Leased> {
         let length = seconds(claim.waiter_ttl());
         if length == full.seconds {
             return Ok(full);

@@ -29,15 +29,13 @@ use crate::login::{Login, Pass, is_stale, is_without_users};
 use crate::members::{InFlight, Members};
 use crate::turn_stream::{TurnStream, TurnWatch};
 use crate::watch::OpenRequests;
+use crate::watch_pair::{Requested, open_in_time};
 
 /// A listing of many thousand claims is larger than the default limit.
 const LARGEST_ANSWER: usize = 256 << 20;
 
 /// The most keys in one request.
 const PAGE: i64 = 2000;
-
-/// So many watches for a turn are opened at most, until one is not of the past.
-const WATCHES_IN_TIME: usize = 3;
 
 /// The longest election timeout of any server, in seconds.
 const LONGEST_ELECTION: i64 = 60;
@@ -287,30 +285,16 @@ impl Connection {
         Ok(Watching { answers, left, pass, open })
     }
 
-    /// Opens a watch for a turn, and waits for its confirmation.
-    ///
-    /// The server reads its revision first, and then opens the watch from there on. If another transaction ends between
-    /// the two, the watch is one of the past: it reports only after up to 100 ms. So a second watch follows. If both
-    /// are confirmed with the same revision, no transaction came between the two steps of the first.
+    /// Opens a watch for a turn, and waits for its confirmation. It is hardly ever one of the past
+    /// ([`open_in_time`]).
     pub(crate) async fn watch_turn(&self, create: WatchCreate) -> Result<(TurnWatch, WatchResponse)> {
         let pass = self.pass().await?;
-        // A member that does not confirm it has fallen silent.
-        let to = self.members.begin();
+        // If its member is silent, the stream is left for another one.
+        drop(self.members.begin());
         let stream = self.turn_stream(pass);
-        let mut watch = stream.watch(create.clone())?;
-        let mut next = stream.watch(create.clone())?;
-        let mut confirmed = watch.confirmed().await?;
-        to.answered();
-        for _ in 0..WATCHES_IN_TIME {
-            let later = next.confirmed().await?;
-            let revision = |answer: &WatchResponse| answer.header.as_ref().map(|header| header.revision);
-            if confirmed.canceled || later.canceled || revision(&confirmed) == revision(&later) {
-                break;
-            }
-            (watch, confirmed) = (next, later);
-            next = stream.watch(create.clone())?;
-        }
-        Ok((watch, confirmed))
+        let request = || Ok(Requesting { to: Some(self.members.begin()), watch: stream.watch(create.clone())? });
+        let (opened, confirmed) = open_in_time(request).await?;
+        Ok((opened.watch, confirmed))
     }
 
     /// A watch of this key that was kept after an earlier wait, and the revision of the last change that it has
@@ -320,6 +304,12 @@ impl Connection {
         let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = turns.as_ref().filter(|stream| stream.pass == pass && !stream.has_ended());
         Ok(stream.and_then(|stream| stream.resume(key)))
+    }
+
+    /// The stream for turns that is open.
+    #[cfg(test)]
+    pub(crate) fn open_turns(&self) -> Option<Arc<TurnStream>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The stream for turns: another one if it has ended, or was opened with another token.
@@ -340,6 +330,22 @@ impl Connection {
         let (path, codec) = (PathAndQuery::from_static("/etcdserverpb.KV/Range"), ProstCodec::default());
         let answer: tonic::Response<RangeResponse> = client.unary(with_token(request, pass), path, codec).await?;
         Ok(answer.into_inner())
+    }
+}
+
+/// A watch for a turn, and its request until it is confirmed: a member that does not confirm it has fallen silent.
+struct Requesting<'a> {
+    watch: TurnWatch,
+    to: Option<InFlight<'a>>,
+}
+
+impl Requested for Requesting<'_> {
+    async fn confirmed(&mut self) -> Result<WatchResponse> {
+        let confirmed = self.watch.confirmed().await?;
+        if let Some(to) = self.to.take() {
+            to.answered();
+        }
+        Ok(confirmed)
     }
 }
 

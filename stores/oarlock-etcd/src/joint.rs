@@ -1,7 +1,9 @@
 //! A release that carries the next claim of its client: one transaction ends the one and adds the other.
 
-use oarlock_core::driver::{Attempt, End, Release, Released};
-use oarlock_core::{Applied, Claim, ClaimId, ResourceName, Result};
+use std::time::Duration;
+
+use oarlock_core::driver::{Attempt, End, Pending, Release, Released};
+use oarlock_core::{Applied, Claim, ClaimId, ResourceName, Result, Retry};
 
 use crate::Etcd;
 use crate::api::{Compare, Is, Op};
@@ -15,7 +17,7 @@ use crate::peek;
 use crate::queue::{Record, read_memo};
 
 /// The leases of the claim that is carried.
-struct Carrying {
+struct ReadyLeases {
     full: Leased,
     /// For waiting; `None` if none is ready.
     waiting: Option<Leased>,
@@ -39,7 +41,7 @@ impl Etcd {
         let plain = *end == End::Done { memo: None } && *resource == next.resource;
         if let (Some(held), true, true, Ok(())) = (held, plain, self.is_joint(), self.connection.check_open()) {
             let (attempt, entry) = self.leases.begin_attempt(next);
-            let Some(carrying) = self.carrying(next, &entry) else {
+            let Some(ready) = self.ready_leases(next, &entry) else {
                 let prepare = async {
                     if entry.leases().next().is_none() {
                         self.prepare(next).await;
@@ -50,36 +52,52 @@ impl Etcd {
                 return (release, self.attempt_claim(next).await);
             };
             let keys = self.keys(resource);
-            let answer = match self.carry(&keys, &held, next, &carrying).await {
+            // The claim that ends had to wait, and the next one has no lease for that: from now on there are two. It is
+            // requested beside the transaction, so that the release does not wait for it alone.
+            let spare = async {
+                if ready.waiting.is_none() && held.waiting.is_some() {
+                    let _ = self.waiting_lease(next, ready.full).await;
+                }
+            };
+            let (answer, ()) = tokio::join!(self.request(&keys, &held, next, &ready), spare);
+            match answer {
                 Ok(found) if found.succeeded => {
-                    let answer = self.carried(next, carrying, found).await;
+                    let answer = self.read_answer(&keys, next, &ready, found);
                     let answer = self.conclude(next, attempt, answer);
-                    // Only now: if the next claim needed a lease, it is another one, and there are two from now on.
                     self.end_leases(self.leases.forget(id, true)).await;
                     return (Ok(Release::new(Released::Released, None)), answer);
                 }
-                Err(error) if error.applied() == Applied::Unknown => Err(error),
+                // A lease of the next claim is over, though it was kept alive just now: it was revoked, or it expired
+                // while this process was suspended. The server found that before it did anything. It does not say
+                // which lease it is, so neither is used again.
+                Err(error) if error.retry() == Retry::Now => {
+                    attempt.answered();
+                    let dead = self.end_leases(self.leases.forget(next.id, false));
+                    let (release, ()) = tokio::join!(self.release_claim(resource, id, end), dead);
+                    return (release, self.attempt_claim(next).await);
+                }
+                Err(error) if error.applied() == Applied::Unknown => {
+                    return (Err(error.clone()), self.conclude(next, attempt, Err(error)));
+                }
                 // Nothing was done.
-                not_done => Ok(not_done),
-            };
-            if let Err(error) = answer {
-                return (Err(error.clone()), self.conclude(next, attempt, Err(error)));
+                Ok(_) | Err(_) => {
+                    attempt.answered();
+                    self.leases.recycle(next.id);
+                }
             }
-            attempt.answered();
-            self.leases.recycle(next.id);
         }
         (self.release_claim(resource, id, end).await, self.attempt_claim(next).await)
     }
 
     /// The leases of a claim that can be carried, if it needs no request to get them.
-    fn carrying(&self, next: &Claim, entry: &Entry) -> Option<Carrying> {
+    fn ready_leases(&self, next: &Claim, entry: &Entry) -> Option<ReadyLeases> {
         if !comes_last(next, entry) || entry.leases().next().is_some() {
             return None;
         }
         let full = self.leases.fresh(seconds(next.ttl))?;
         self.leases.edit(next.id, |entry| entry.full = Some(full));
         let waiting = self.leases.spare(next.id, seconds(next.waiter_ttl()), full);
-        Some(Carrying { full, waiting })
+        Some(ReadyLeases { full, waiting })
     }
 
     /// Gives a claim a lease of its own, not that of the claim that ends: the next release finds an idle one. If that
@@ -92,8 +110,8 @@ impl Etcd {
 
     /// The transaction. The next claim is granted at once if no other one is in the queue, else it waits there, if it
     /// has a lease for that.
-    async fn carry(&self, keys: &Keys, held: &Entry, next: &Claim, carrying: &Carrying) -> Result<Outcome> {
-        let Carrying { full, waiting } = carrying;
+    async fn request(&self, keys: &Keys, held: &Entry, next: &Claim, ready: &ReadyLeases) -> Result<Outcome> {
+        let ReadyLeases { full, waiting } = ready;
         let (own, others) = (keys.claim(held.named_after), keys.queue());
         // All conditions are compared before anything is done. If the landmark is there, the server need not read the
         // queue to find that others wait.
@@ -115,9 +133,10 @@ impl Etcd {
         self.connection.txn(when, then, Vec::new()).await
     }
 
-    /// The answer for the claim that was carried.
-    async fn carried(&self, next: &Claim, carrying: Carrying, found: Outcome) -> Result<Attempt> {
-        let (full, revision) = (carrying.full, found.revision);
+    /// The answer for the claim that was carried. It needs no further request: the caller of the release does not wait
+    /// for the next claim.
+    fn read_answer(&self, keys: &Keys, next: &Claim, ready: &ReadyLeases, found: Outcome) -> Result<Attempt> {
+        let (full, revision) = (ready.full, found.revision);
         if found.within {
             self.landmarks.forget(&next.resource);
             self.note_grant(next.id, full, revision);
@@ -126,20 +145,24 @@ impl Etcd {
             let memo = found.reads.into_iter().find_map(|range| range.kvs.into_iter().next());
             return grant(revision.unsigned_abs(), lease, memo.map(|kv| read_memo(&kv.value)).transpose()?);
         }
-        let pending = match carrying.waiting {
-            Some(lease) => {
-                // Noted before the queue is read: a lease with a key on it is not free.
-                self.leases.edit(next.id, |entry| {
-                    (entry.created, entry.changed, entry.named_after) = (revision, revision, lease.id);
-                });
-                self.arrived(next, found)?
+        if let Some(lease) = ready.waiting {
+            // Noted before the queue is read: a lease with a key on it is not free.
+            self.leases.edit(next.id, |entry| {
+                (entry.created, entry.changed, entry.named_after) = (revision, revision, lease.id);
+            });
+            if let Some(pending) = self.arrived(next, found)? {
+                return Ok(Attempt::Pending(pending));
             }
-            None => None,
-        };
-        match pending {
-            Some(pending) => Ok(Attempt::Pending(pending)),
-            None => self.attempt_with(next, self.leases.get(next.id).unwrap_or_default()).await,
         }
+        Ok(Attempt::Pending(self.attempt_again(keys, next, revision)))
+    }
+
+    /// For a claim that has no lease to wait on, or has to read the queue: its client attempts again at once.
+    fn attempt_again(&self, keys: &Keys, next: &Claim, revision: i64) -> Pending {
+        let before = self.leases.get(next.id).and_then(|entry| entry.predecessor);
+        let mut pending = self.wait_for(next, before.map_or_else(|| keys.queue(), |before| before.key), revision, -1);
+        (pending.watched, pending.recheck_after) = (false, Some(Duration::ZERO));
+        pending
     }
 }
 

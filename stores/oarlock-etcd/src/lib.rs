@@ -27,6 +27,7 @@ mod renew;
 mod rights;
 mod turn_stream;
 mod watch;
+mod watch_pair;
 
 use std::fmt;
 use std::sync::Arc;

@@ -107,7 +107,7 @@ async fn arm_turn(
         && let Some((watch, latest)) = connection.resume_turn(&range.key).await?
     {
         let ready = if latest > seen { VecDeque::from([Hint::ANY]) } else { VecDeque::new() };
-        return Ok(Watch::new(Hints { answers: Answers::Shared(watch), about, before, after: seen, ready }));
+        return Ok(Watch::new(Hints { source: Source::Shared(watch), about, before, after: seen, ready }));
     }
     let mut create = WatchCreate::of(range);
     create.prev_kv = before.is_some();
@@ -139,7 +139,7 @@ async fn arm_turn(
         // A revision before the one that was seen is another past: a member that lags, or a store that was restored.
         Since::Revision(_) | Since::Unknown => true,
     };
-    let mut hints = Hints { answers: Answers::Shared(watch), about, before, after: 0, ready: VecDeque::new() };
+    let mut hints = Hints { source: Source::Shared(watch), about, before, after: 0, ready: VecDeque::new() };
     hints.take(confirmation);
     if changed {
         hints.ready.push_back(Hint::ANY);
@@ -185,8 +185,8 @@ async fn open(connection: &Connection, watches: Vec<WatchRequest>, about: About)
         unarmed -= usize::from(answer.created);
         ready.push(answer);
     }
-    let answers = Answers::Own(Box::new(OwnStream { answers, left: Some(left), _open: open }));
-    let mut hints = Hints { answers, about, before: None, after: 0, ready: VecDeque::new() };
+    let source = Source::Own(Box::new(OwnStream { answers, left: Some(left), _open: open }));
+    let mut hints = Hints { source, about, before: None, after: 0, ready: VecDeque::new() };
     ready.into_iter().for_each(|answer| hints.take(answer));
     Ok((Ok(hints), pass))
 }
@@ -199,14 +199,14 @@ struct OwnStream {
     _open: oneshot::Sender<()>,
 }
 
-/// Where the answers come from.
-enum Answers {
+/// Where the answers of a watch come from.
+enum Source {
     Own(Box<OwnStream>),
     /// The stream of all watches for turns.
     Shared(TurnWatch),
 }
 
-impl Answers {
+impl Source {
     /// The next one; `None` when the watch has ended.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<WatchResponse>> {
         let answer = match self {
@@ -225,7 +225,7 @@ impl Answers {
 }
 
 struct Hints {
-    answers: Answers,
+    source: Source,
     about: About,
     /// The claim whose end it reports.
     before: Option<Predecessor>,
@@ -261,7 +261,7 @@ impl Stream for Hints {
             if let Some(hint) = self.ready.pop_front() {
                 return Poll::Ready(Some(hint));
             }
-            match ready!(self.answers.poll_next(cx)) {
+            match ready!(self.source.poll_next(cx)) {
                 Some(answer) => self.take(answer),
                 // A waiter whose watch has ended polls.
                 None => return Poll::Ready(None),
@@ -313,8 +313,8 @@ mod tests {
         let Some(server) = oarlock_testbed::Etcd::start_or_skip().unwrap() else { return };
         let connection = Connection::open(&crate::Config::new([server.addr().to_string()])).await.unwrap();
         let (watch, _) = connection.watch_turn(WatchCreate::of(&Range::key("k"))).await.unwrap();
-        let (answers, about) = (Answers::Shared(watch), About::Ends);
-        let mut hints = Hints { answers, about, before: None, after: 7, ready: VecDeque::new() };
+        let (source, about) = (Source::Shared(watch), About::Ends);
+        let mut hints = Hints { source, about, before: None, after: 7, ready: VecDeque::new() };
         for (revision, ready) in [(6, 0), (7, 0), (8, 1)] {
             let kv = Some(KeyValue { mod_revision: revision, ..KeyValue::default() });
             let ended = Event { what: DELETED, kv, prev_kv: None };

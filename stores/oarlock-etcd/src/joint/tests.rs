@@ -1,6 +1,7 @@
 //! Releases that carry a claim, on a real server.
 
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use oarlock_core::driver::{Driver as _, Grant};
 use oarlock_core::{Fence, ResourceName};
@@ -46,15 +47,28 @@ async fn release(store: &Etcd, bits: u128) -> Released {
     store.release(&claim(bits).resource, claim(bits).id, &DONE).await.unwrap().outcome
 }
 
-/// Both answers: of the release, and the fence of the next claim, or how many are before it.
+/// Both answers: of the release, and the fence of the next claim, or how many are before it. Like the engine, it
+/// attempts once more if the claim is to.
 async fn carry(store: &Etcd, bits: u128, next: u128) -> (Released, Result<Fence, u32>) {
-    let next = claim(next);
-    let (released, attempt) = store.release_and_attempt(&next.resource, claim(bits).id, &DONE, &next).await;
-    let answer = match attempt.unwrap() {
+    let (released, mut attempt) = carry_once(store, bits, next).await;
+    if is_to_attempt_again(&attempt) {
+        attempt = store.attempt(&claim(next)).await.unwrap();
+    }
+    let answer = match attempt {
         Attempt::Granted(grant) => Ok(grant.fence),
         Attempt::Pending(pending) => Err(pending.ahead.unwrap()),
     };
-    (released.unwrap().outcome, answer)
+    (released, answer)
+}
+
+async fn carry_once(store: &Etcd, bits: u128, next: u128) -> (Released, Attempt) {
+    let next = claim(next);
+    let (released, attempt) = store.release_and_attempt(&next.resource, claim(bits).id, &DONE, &next).await;
+    (released.unwrap().outcome, attempt.unwrap())
+}
+
+fn is_to_attempt_again(answer: &Attempt) -> bool {
+    matches!(answer, Attempt::Pending(pending) if pending.recheck_after == Some(Duration::ZERO) && !pending.watched)
 }
 
 async fn shown(store: &Etcd) -> Vec<u128> {
@@ -76,6 +90,7 @@ async fn a_release_carries_the_next_claim_in_one_request() {
     // The client has no second lease yet.
     let (released, second) = carry(one, 1, 2).await;
     assert!(released == Released::Released && second.as_ref().is_ok_and(|fence| *fence > first), "{second:?}");
+    one.leases.freshen();
     let before = context.requests();
     let (released, third) = carry(one, 2, 3).await;
     assert_eq!((released, context.requests() - before), (Released::Released, 1.0));
@@ -88,6 +103,7 @@ async fn a_release_carries_the_next_claim_in_one_request() {
         let (holder, next) = (if round == 10 { 3 } else { round - 8 }, round + 2);
         waits(two, round).await;
         waits(two, round + 1).await;
+        one.leases.freshen();
         let before = context.requests();
         assert_eq!(carry(one, holder, next).await, (Released::Released, Err(2)));
         if let Some(requests) = requests {
@@ -126,6 +142,70 @@ async fn a_release_of_a_claim_that_is_gone_carries_nothing_past_others() {
     assert_eq!(shown(one).await, [9, 3]);
 }
 
+/// The lease that the next claim was to have is not there any more: an operator has revoked it. That is no failure of
+/// the release.
+#[tokio::test]
+async fn a_dead_idle_lease_fails_no_release() {
+    let Some(context) = context().await else { return };
+    let (one, two) = (&context.one, &context.two);
+    granted(one, 1).await;
+    for (holder, next, others) in [(1, 2, vec![]), (2, 3, vec![9])] {
+        for other in &others {
+            waits(two, *other).await;
+        }
+        // What the transaction uses: one lease to hold on, or one to wait on.
+        let ttl = if others.is_empty() { claim(next).ttl } else { claim(next).waiter_ttl() };
+        ready(one, claim(next).ttl).await;
+        let dead = ready(one, ttl).await;
+        two.connection.revoke(dead).await.unwrap();
+        let (released, answer) = carry(one, holder, next).await;
+        assert_eq!((released, answer.is_ok()), (Released::Released, others.is_empty()), "{answer:?}");
+        assert_eq!(shown(one).await, [others, vec![next]].concat());
+        assert!(!one.leases.idle().contains(&dead), "it is used again");
+    }
+}
+
+/// A new idle lease.
+async fn ready(store: &Etcd, ttl: Duration) -> i64 {
+    let lease = store.connection.grant(seconds(ttl)).await.unwrap();
+    store.leases.put(lease);
+    store.leases.freshen();
+    lease.id
+}
+
+/// What only the next claim needs (a lease to wait on, a listing of the queue) delays no release, and nothing is left
+/// behind if that claim is withdrawn instead.
+#[tokio::test]
+async fn a_release_does_not_wait_for_the_requests_of_the_next_claim() {
+    for (has_lease, withdraws) in [(false, false), (false, true), (true, false), (true, true)] {
+        let Some(context) = context().await else { return };
+        let (one, two) = (&context.one, &context.two);
+        granted(one, 1).await;
+        // It does not take its turn for now.
+        waits(two, 9).await;
+        ready(one, claim(2).ttl).await;
+        if has_lease {
+            ready(one, claim(2).waiter_ttl()).await;
+        }
+        let before = context.requests();
+        let (released, answer) = carry_once(one, 1, 2).await;
+        assert_eq!((released, context.requests() - before), (Released::Released, 1.0), "{has_lease}");
+        assert!(is_to_attempt_again(&answer), "{answer:?}");
+        assert_eq!(shown(one).await.contains(&2), has_lease);
+        if withdraws {
+            one.release(&claim(2).resource, claim(2).id, &End::Withdrawn).await.unwrap();
+            assert_eq!(shown(one).await, [9]);
+            assert!(one.leases.get(claim(2).id).is_none());
+        } else {
+            waits(one, 2).await;
+            assert_eq!(shown(one).await, [9, 2]);
+            granted(two, 9).await;
+            assert_eq!(release(two, 9).await, Released::Released);
+            granted(one, 2).await;
+        }
+    }
+}
+
 /// A release that leaves a memo, or a name whose fences were raised, takes the long way.
 #[tokio::test]
 async fn memos_and_raised_fences_are_heeded() {
@@ -154,6 +234,7 @@ async fn what_a_request_without_an_answer_carries_has_no_effect_later() {
     granted(one, 1).await;
     carry(one, 1, 2).await.1.unwrap();
     let next = claim(3);
+    one.leases.freshen();
     {
         let (resource, id) = (next.resource.clone(), claim(2).id);
         let mut request = Box::pin(one.release_and_attempt(&resource, id, &DONE, &next));
