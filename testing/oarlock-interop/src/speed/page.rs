@@ -25,8 +25,8 @@ run is checked for two holders at once. [Benchmarks of your own store](bench.md)
 - Libraries differ in what they do: most have no fence and no queue, and some do not renew. zookeeper-client does not wait
   for the end of its release.
 - **oarlock** is `locks.mutex(name).lock()`. *fair* gives every task a position of its own in the store's queue, *cohort*
-  lets the lock go round the tasks of a process 64 times or for 20 ms, *re-entrant* lets its owner enter it again, as
-  Redisson's locks do.
+  lets the lock go round the tasks of a process 64 times or for 20 ms, *re-entrant* lets its owner enter it again, as the
+  locks of Redisson do.
 - Each library has half a second to warm up. Those on the JVM get faster over minutes; the figures are those of a young
   process.
 ";
