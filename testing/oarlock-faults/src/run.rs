@@ -21,6 +21,9 @@ use crate::raised::{self, Answer};
 use crate::report::injected;
 use crate::runs::{DIRTY, Done, folder};
 
+/// The flag of `oarlock torture` for clients that connect to the servers themselves.
+pub(crate) const NO_PROXIES: &str = "--no-network";
+
 /// What the servers answer to a fault that was injected.
 const BROKEN: u8 = b'+';
 
@@ -116,6 +119,10 @@ pub(crate) fn run(case: &Case, servers: &mut dyn Deployment, seed: u64, options:
         bail!("oarlock torture ended with {status}: {}", std::fs::read_to_string(&errors)?.trim());
     };
     let mut judged = judged(case, seed, seconds, &found).context("the answer of oarlock torture")?;
+    if servers.flags().iter().any(|flag| flag == NO_PROXIES) {
+        // Where the network itself is broken, clients need none.
+        judged.untried.retain(|text| !text.contains(NO_PROXIES));
+    }
     let read = || Record::read(BufReader::new(File::open(&history)?)).map_err(|error| anyhow!("{error}"));
     if matches!(case.fault, Fault::Server(fault) if fault.costs_locks()) {
         cuts::judge(&read()?, &mut judged);
@@ -188,8 +195,6 @@ fn judged(case: &Case, seed: u64, seconds: u64, found: &Value) -> anyhow::Result
             "RISK SEEN" => done.risks.push(text),
             // A run of one fault leaves the others out.
             _ if name == LEFT_OUT => {}
-            // Where the network itself is broken, clients need no proxy.
-            _ if name == "Untried" && text.contains("--no-network") => {}
             _ if name == "Stuck" || name == "Unseen" => done.stuck.push(text),
             _ => done.untried.push(text),
         }

@@ -121,17 +121,17 @@ impl Log {
         first.owner == second.owner && self.continued.contains(&(first.resource.clone(), first.fence))
     }
 
-    /// Whether a cohort handed on a claim which the store may have forgotten, and whose belief ended in time: its fences
-    /// are those that were reserved before. So they are smaller than that of the next grant, and the protected side
-    /// refuses them.
+    /// Whether a cohort handed on a claim which the store may have forgotten before the other grant, and whose belief ended
+    /// in time. Its fences come from a block that the store reserved for the claim while it knew it, so they may be smaller
+    /// than that of the other grant, and the protected side refuses them. When the block was reserved is not looked at.
     fn is_handed_on_late(&self, violation: &Violation, plan: &Plan) -> bool {
         let Violation::FenceOrder { earlier, later } = violation else { return false };
         let claim = |hold: &Hold| self.claim_of.get(&(hold.resource.clone(), hold.fence));
         let is_same = |hold: &&Hold| hold.resource == later.resource && claim(hold) == claim(later);
         let first = self.history.holds().filter(is_same).min_by_key(|hold| hold.fence);
         first.filter(|first| claim(later).is_some() && first.fence < later.fence).is_some_and(|first| {
-            let handed_on = Hold { asked: first.asked, ..later.clone() };
-            first.asked <= earlier.granted && self.is_forgotten(&handed_on, later.granted, plan)
+            let handed_on = Hold { asked: first.asked, granted: first.granted, ..later.clone() };
+            first.asked <= earlier.granted && self.is_forgotten(&handed_on, earlier.granted, plan)
         })
     }
 
@@ -324,25 +324,27 @@ mod tests {
     }
 
     /// A cohort that the store forgot at 1000 ms hands its claim on at 1250 ms, after the next grant at 1200 ms.
-    fn handed_on(ends: u64, claims: [u64; 3], upset: bool) -> bool {
+    fn handed_on(ends: u64, claims: [u64; 3], upset: Option<Upset>) -> bool {
         let mut log = Log::default();
         let holds = [hold(1, 500, 1250), hold(2, 1250, ends), hold(9, 1200, 1240)];
         for (hold, number) in holds.into_iter().zip(claims) {
             log.claim_of.insert((hold.resource.clone(), hold.fence), claim(number));
             log.history.hold(hold);
         }
-        if upset {
-            log.upsets.push(Upset::of_all(at(1000), at(1100)));
-        }
+        log.upsets.extend(upset);
         log.verdict(&plan(Style::Rows)).is_ok()
     }
 
     #[test]
     fn a_cohort_that_the_store_forgot_hands_its_own_fences_on() {
-        assert!(handed_on(1400, [1, 1, 9], true));
-        assert!(!handed_on(1600, [1, 1, 9], true), "longer than a lease after the upset");
-        assert!(!handed_on(1400, [1, 2, 9], true), "a grant of its own needs a larger fence");
-        assert!(!handed_on(1400, [1, 1, 9], false), "the store forgot nothing");
+        let upset = |from, until| Some(Upset::of_all(at(from), at(until)));
+        assert!(handed_on(1400, [1, 1, 9], upset(1000, 1100)));
+        assert!(!handed_on(1600, [1, 1, 9], upset(1000, 1100)), "longer than a lease after the upset");
+        assert!(!handed_on(1400, [1, 2, 9], upset(1000, 1100)), "a grant of its own needs a larger fence");
+        assert!(!handed_on(1400, [1, 1, 9], None), "the store forgot nothing");
+        assert!(!handed_on(1400, [1, 1, 9], upset(1245, 1250)), "the store forgot it after the other grant");
+        let of_later = upset(1000, 1100).map(|upset| Upset { granted_after: at(1000), ..upset });
+        assert!(!handed_on(1400, [1, 1, 9], of_later), "only claims that were granted later");
     }
 
     /// The first hold is broken at 1000 ms, the next is granted at 1050 ms, and then the store falls back.

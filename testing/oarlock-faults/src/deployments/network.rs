@@ -12,6 +12,7 @@ use oarlock_testbed::{EtcdCluster, Redis};
 use tempfile::TempDir;
 
 use super::{Deployment, ServerFault, init, until, wait};
+use crate::run::NO_PROXIES;
 
 type Started = anyhow::Result<Box<dyn Deployment>>;
 
@@ -68,7 +69,7 @@ pub(super) fn one<P: Program + 'static>(let_in: LetIn) -> Started {
 /// Clients connect to the servers themselves: the sockets of the drivers must notice what is dropped, and not those of a
 /// proxy.
 fn directly() -> Vec<String> {
-    vec!["--no-network".to_owned()]
+    vec![NO_PROXIES.to_owned()]
 }
 
 /// Drops packets for longer than the lease. Connections go on afterwards.
