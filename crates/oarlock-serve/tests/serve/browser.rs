@@ -507,6 +507,8 @@ async fn scrolls(url: &str) {
     }
     assert!(measured["sizes"].as_u64().unwrap() > 1, "locks come and go meanwhile: {measured}");
     assert!(frames[0].as_f64().unwrap() < 200.0, "{measured}: 16.7 ms is a frame, and this machine may be busy");
+    // The last of those that come and go would be selected, and then be gone.
+    browser.until("order.length === 10000").await;
     browser.tab_to("#rows").await;
     browser.press("End");
     browser.until("selected === order.at(-1) && document.querySelector('#space .selected') !== null").await;
