@@ -142,7 +142,8 @@ pub struct Pending {
 pub enum Attempt {
     /// The claim holds.
     Granted(Grant),
-    /// It does not; with `wait` it has a position in the queue now.
+    /// It does not; with `wait` it has a position in the queue now. With a [`recheck_after`](Pending::recheck_after) of
+    /// zero it may have none yet: the claim attempts again at once.
     Pending(Pending),
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use oarlock::Locks;
 use oarlock::driver::{
     Attempt, BoxFuture, Claim, ClaimId, DynDriver, End, Info, Interest, Page, Query, Release, Renewal, Renewed,
@@ -41,6 +41,7 @@ async fn main() -> Result<()> {
             stores.push(word);
         }
     }
+    ensure!(!stores.is_empty(), "name a store: redis, postgres, mariadb, mysql, etcd, zookeeper or local");
     println!(
         "| store | claims | calls/grant | renewals/s | hand-off p50 | p99 | server, CPU a grant | client, CPU a grant | memory of the server for each claim | joined after |"
     );
@@ -48,7 +49,7 @@ async fn main() -> Result<()> {
     for store in &stores {
         for size in &sizes {
             let row = match store.as_str() {
-                "redis" => on::<_>(&Redis::start()?, *size).await?,
+                "redis" => on(&Redis::start()?, *size).await?,
                 "postgres" => on(&Postgres::start_with(&[("max_connections", "600")])?, *size).await?,
                 "mariadb" => on(&MariaDb::start_with(&[("max-connections", "1000")])?, *size).await?,
                 "mysql" => on(&MySql::start_with(&[("max-connections", "1000")])?, *size).await?,
@@ -57,8 +58,10 @@ async fn main() -> Result<()> {
                 "local" => {
                     let folder = std::env::temp_dir().join(format!("oarlock-queue-{}-{size}", std::process::id()));
                     let row = row(&format!("local:{}", folder.display()), *size, || Ok(Usage::default())).await;
-                    // A release that is still under way may write meanwhile.
-                    while std::fs::remove_dir_all(&folder).is_err_and(|error| error.kind() != ErrorKind::NotFound) {}
+                    // A release that is still under way may write meanwhile. What then stays is one small folder.
+                    let is_left =
+                        || std::fs::remove_dir_all(&folder).is_err_and(|why| why.kind() != ErrorKind::NotFound);
+                    let _ = (0..10).find(|_| !is_left());
                     row?
                 }
                 other => bail!("there is no store {other} here"),
@@ -237,8 +240,8 @@ async fn row(url: &str, size: usize, usage: impl Fn() -> Result<Usage>) -> Resul
         renewed as f64 / span.as_secs_f64(),
         part(50),
         part(99),
-        each(after.cpu - before.cpu.max(full.cpu)),
-        each(own_after.cpu - own.cpu),
+        each(after.cpu.saturating_sub(full.cpu)),
+        each(own_after.cpu.saturating_sub(own.cpu)),
         full.memory_kb.saturating_sub(before.memory_kb) as f64 / size as f64,
         joined.as_secs_f64(),
     ))

@@ -84,12 +84,12 @@ mod tests {
             assert!(kept[0].contains("worker 0 held for 1600 ms"), "the cut did not reach it: {kept:?}");
         }
         assert!(!untried(ended(true, 4100)).is_empty(), "it was lost after the cut");
-        let nobody = untried(|at, what| {
+        let late = untried(|at, what| {
             if matches!(what, What::Granted { .. }) {
                 *at = 2_050_000_000;
             }
         });
-        assert!(!nobody.is_empty(), "it was granted the lock during the cut");
+        assert!(!late.is_empty(), "it was granted the lock during the cut");
     }
 
     #[test]

@@ -125,7 +125,7 @@ async fn a_release_carries_the_next_claim_in_one_request() {
     }
 }
 
-/// A claim that another client broke is not released, and the next claim stands behind whoever came since.
+/// A claim that another client broke is not released, and the next claim stands behind those that came since.
 #[tokio::test]
 async fn a_release_of_a_claim_that_is_gone_carries_nothing_past_others() {
     let Some(context) = context().await else { return };

@@ -1,4 +1,4 @@
-//! Another library, alone and beside Oarlock: what it can know, and what nobody knows of it.
+//! Another library, alone and beside Oarlock: what it can know, and what cannot be known of it.
 
 use super::*;
 
